@@ -100,6 +100,7 @@ FLAGS = {
     "--bound": (["--bound", "-1"], "bound must be a whole number of at least 0 or none, got -1"),
     "--engine": (["--engine", "mars"], "--engine must be native:http://127.0.0.1:8000"),
     "--ranks": (["--ranks", "0"], "ranks must be a whole number of at least 1 or none, got 0"),
+    "--shard": (["--shard"], "give ranks of at least two (--ranks 2 --shard), or leave it out"),
     "--keep": (["--keep", "0"], "keep must be a whole number of at least 1, got 0"),
     "--keep-best": (["--keep-best", "test/pas@1", "--evaluate-every", "1"], "Did you mean 'test/pass@1'"),
     "--callback": (["--callback", "none.py:Slack"], "There is no file none.py"),

@@ -67,6 +67,7 @@ def train(
     bound: int | None = None,
     engine: str | None = None,
     ranks: int | None = None,
+    shard: Flag = False,
     checkpoint_every: int | None = None,
     keep: int = 2,
     keep_best: str | None = None,
@@ -138,8 +139,8 @@ def train(
         What the model can call: my_tools.py (its functions), my_tools.py:find, calculator, search:FOLDER of texts,
         python (in a sandbox), sql:FILE; several with commas.
     resume
-        Go on with a run that was stopped; only --steps, --until, --ranks, --accept-changes, --callback and --quiet go
-        with it.
+        Go on with a run that was stopped; only --steps, --until, --ranks, --shard, --accept-changes, --callback and
+        --quiet go with it.
     accept_changes
         With --resume: go on although data, models or your own files changed since; the run records which.
     adapter
@@ -189,6 +190,9 @@ def train(
     ranks
         How many processes take each update together, each on a part of the rows; by default this one alone. Also with
         --resume.
+    shard
+        Divide the weights of what is trained among the ranks, with gradients and moments: with --ranks of at least two.
+        Also with --resume, which goes on as before if it is not given; --ranks 1 ends it.
     checkpoint_every
         Steps between checkpoints; by default as often as costs at most 2% of the time.
     keep
@@ -219,6 +223,7 @@ def train(
                 until=until,
                 data=data,
                 ranks=ranks,
+                shard=shard or None,
             ),
             quiet,
         )
@@ -232,8 +237,8 @@ def train(
         "stop_when": stop_when, "minutes": minutes, "until": until,
         "adapter": adapter, "device": device, "dtype": dtype, "autocast": autocast,
         "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads, "on": on,
-        "bound": bound, "engine": engine, "ranks": ranks, "checkpoint_every": checkpoint_every, "keep": keep,
-        "keep_best": keep_best, "sinks": sink, "callbacks": callback, "preset": preset, "quiet": quiet,
+        "bound": bound, "engine": engine, "ranks": ranks, "shard": shard, "checkpoint_every": checkpoint_every,
+        "keep": keep, "keep_best": keep_best, "sinks": sink, "callbacks": callback, "preset": preset, "quiet": quiet,
     }  # fmt: skip
     if data is not None and task == DEFAULT_TASK:
         task = LOGS
@@ -265,11 +270,11 @@ def _together(task: str) -> bool:
 
 def _refuse_changes(given: dict[str, Any]) -> None:
     """Raise ConfigError if something is given beside --resume that a started run cannot change."""
-    free = ("resume", "steps", "accept_changes", "callback", "until", "quiet", "data", "ranks")
+    free = ("resume", "steps", "accept_changes", "callback", "until", "quiet", "data", "ranks", "shard")
     defaults = {k: p.default for k, p in inspect.signature(train).parameters.items()}
     if changed := [k for k, v in given.items() if k not in free and v != defaults[k]]:
         flags = " and ".join(f"--{k.strip('_').replace('_', '-')}" for k in changed)
         raise ConfigError(
             f"--resume goes on with the run as it was started, so {flags} cannot be given with it; only "
-            "--steps, --until, --ranks and --callback can. Start a new run for other settings."
+            "--steps, --until, --ranks, --shard and --callback can. Start a new run for other settings."
         )

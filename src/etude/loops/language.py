@@ -33,6 +33,7 @@ from etude.loops.token_learning import TokenLearners
 from etude.loops.update import Updater
 from etude.policies.language import LanguagePolicy
 from etude.policies.sparing import checkpoint_bytes
+from etude.runtime import divided
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
 from etude.runtime.ranks import ALONE
 
@@ -262,6 +263,8 @@ class LanguageLoop:
         """Weights (in Hugging Face's format under `model/`), optimizers, learners, parts' states, counters."""
         learned, found = split_tensors([m.state_dict() for m in self._methods()])
         (tensors, counters), begun = saved(self.models, folder), dict[str, Any]()
+        if self.team is not None:
+            self.team.save(folder, self.models[FIRST])
         if self.ahead is not None:
             begun["ahead"], more = self.ahead.save(folder)
             found |= more
@@ -272,6 +275,7 @@ class LanguageLoop:
     def load(self, folder: Path) -> None:
         """Go back to exactly where `save` was called."""
         tensors, data = load_tensors(folder / "state.safetensors"), load_json(folder / "state.json")
+        tensors |= divided.read(folder)
         counters = data["counters"]
         self.finished = counters["finished"]
         for name, model in self.models.items():
@@ -279,6 +283,9 @@ class LanguageLoop:
             model.updater.restart(self.party.follows(self.method, name))
             self._begin_others(model.updater)
         restore(self.models, tensors, counters, folder)
+        if self.team is not None:
+            self.team.at(self.stage, False)
+            self.team.hand(self.models[FIRST], tensors)
         if self.ahead is not None and "ahead" in data:
             self.ahead.load(folder, data["ahead"], tensors)
         self.restore(join_tensors(data["parts"], tensors))

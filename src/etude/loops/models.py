@@ -18,6 +18,7 @@ from etude.loops.update import Updater
 from etude.policies.ensemble import beside
 from etude.policies.language import LanguagePolicy
 from etude.policies.sparing import mark, recalled, spared
+from etude.runtime.pieces import Piece
 
 PREFIXES = {OWN: "optimizer.", OTHER: "other_optimizer."}
 """Of the optimizers' tensors in checkpoints."""
@@ -37,12 +38,18 @@ class Trained:
         learners = self.updater.learners.tensors()
         return {**self.policy.tensors(), **stepper, **learners, "noise": self.updater.noise.sums}
 
+    def pieces(self) -> dict[str, Piece]:
+        """Which of `tensors` are divided among ranks, by name: this one has its rows of them alone."""
+        weights = {f"model.{k}": p for k, p in self.policy.masters.parameters.items() if isinstance(p, Piece)}
+        steppers = self.updater.steppers.items()
+        return weights | {f"{PREFIXES[turn]}{k}": p for turn, s in steppers for k, p in s.pieces().items()}
+
     def counters(self) -> dict[str, Any]:
         """What else it depends on, as JSON."""
         return {"version": self.policy.version, "budget": self.updater.budget, "halved": self.updater.halved}
 
     def load(self, tensors: Mapping[str, Tensor], counters: Mapping[str, Any]) -> None:
-        """Undo `tensors` and `counters`; the optimizer and the learners are fresh, and those of the present stage."""
+        """Undo `tensors`, given whole, and `counters`; optimizer and learners are fresh, and of the present stage."""
         updater = self.updater
         self.policy.load_tensors(dict(tensors))
         for turn, stepper in updater.steppers.items():
@@ -74,13 +81,16 @@ def place(folder: Path, name: str) -> Path:
 
 
 def saved(models: Models, folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Write all models; what is to be saved beside them: tensors that they do not hold, and counters."""
+    """Write all models; what is to be saved beside them: tensors that they do not hold, and counters.
+
+    What is divided among ranks is not among the tensors (`Team.save`).
+    """
     tensors, counters = dict[str, Tensor](), dict[str, dict[str, Any]]()
     for name, model in models.items():
         where = place(folder, name)
         where.parent.mkdir(exist_ok=True)
         model.policy.save(where)
-        left, start = spared(model.policy), _below(name)
+        left, start = spared(model.policy) | model.pieces().keys(), _below(name)
         tensors |= {f"{start}{k}": v for k, v in model.tensors().items() if k not in left}
         counters[name] = {**model.counters(), "reference": mark(model.policy)}
     first = counters.pop(FIRST)

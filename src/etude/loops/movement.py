@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from etude.runtime.pieces import Piece, divided
+
 SAMPLE = 1024
 """Entries of each tensor that are looked at."""
 LEAST = 0.1
@@ -21,15 +23,22 @@ class Movement:
         self.before = [_sample(p) for p in self.parameters]
 
     def share(self) -> float:
-        """Share of the weights with a gradient that are not what they were; 1 if there is no gradient."""
+        """Share of the weights with a gradient that are not what they were; 1 if there is no gradient.
+
+        Of weights that are divided among ranks it is asked of all at once.
+        """
+        alike, apart = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
         counts = []
         for p, before in zip(self.parameters, self.before, strict=True):
             assert p.grad is not None
             pulled = _sample(p.grad) != 0
-            counts += [((_sample(p) != before) & pulled).sum(), pulled.sum()]
-        found = torch.stack(counts).tolist() if counts else []  # asked for at once
-        each = [p.numel() / len(before) for p, before in zip(self.parameters, self.before)]
-        changed, seen = (sum(n * size for n, size in zip(found[k::2], each)) for k in (0, 1))
+            counts.append(torch.stack([((_sample(p) != before) & pulled).sum(), pulled.sum()]))
+        found: Sequence[Tensor] = [*torch.stack(counts).double().cpu()] if counts else []  # asked for at once
+        for p, before, own in zip(self.parameters, self.before, found):
+            (apart if isinstance(p, Piece) else alike).add_(own * (p.numel() / max(1, len(before))))
+        for piece in divided(self.parameters)[:1]:
+            piece.ranks.sum([apart])
+        changed, seen = (alike + apart).tolist()
         return changed / seen if seen else 1.0
 
 

@@ -8,7 +8,7 @@ each on its own part of the rows (`together.py`). Weights are sent once: from th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,6 +28,8 @@ from etude.loops.token_learning import TokenLearners
 from etude.loops.update import Updater
 from etude.policies.language import LanguagePolicy
 from etude.policies.snapshots import Snapshot
+from etude.policies.sparing import spared
+from etude.runtime import divided
 from etude.runtime.checkpoints import load_tensors
 from etude.runtime.executors.roles import Answer, Dispatch, Executor, dispatched
 from etude.runtime.ranks import ALONE, Gloo, LostRank, Ranks
@@ -85,9 +87,11 @@ class Follower:
         return {}
 
     @dispatched(Dispatch.BROADCAST)
-    def join(self, meeting: str, count: int) -> dict[str, Any]:
-        """Meet the other ranks."""
-        self.ranks = Gloo(Path(meeting), self.rank, count)
+    def join(self, meeting: str, count: int, shard: bool = False) -> dict[str, Any]:
+        """Meet the other ranks, and divide the weights among all, where they are to be."""
+        self.ranks = Gloo(Path(meeting), self.rank, count, lockstep=shard)
+        if shard:
+            self.policy.divide(self.ranks)
         return {}
 
     @dispatched(Dispatch.BROADCAST)
@@ -98,6 +102,20 @@ class Follower:
             self.policy.add_value_head()  # before the optimizer is built
         self.stage, self.model = stage, Trained(self.policy, self._updater(stage))
         self.model.load(tensors, counters)
+        return {}
+
+    @dispatched(Dispatch.BROADCAST)
+    def give(self, names: list[str]) -> dict[str, Any]:
+        """Let all ranks have whole what is divided among them, of these names."""
+        assert self.model is not None
+        joined(self.model, names)
+        return {}
+
+    @dispatched(Dispatch.BROADCAST)
+    def write(self, folder: str, names: list[str]) -> dict[str, Any]:
+        """Write this rank's rows of these tensors into a checkpoint."""
+        assert self.model is not None
+        write(self.model, Path(folder), names, self.ranks)
         return {}
 
     @dispatched(Dispatch.BROADCAST)
@@ -113,8 +131,10 @@ class Follower:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the first rank says the same
                 taught(updater, [[Lesson(method, batch)]], step, self.stream.split("step", step))
-        except BaseException:
+        except BaseException as error:
             self.ranks.close()  # nobody is to wait for this rank
+            if self.ranks.lockstep and isinstance(error, EtudeError):
+                raise SystemExit(str(error)) from error  # FSDP2 keeps the connections, which end with the process
             raise
         return {}
 
@@ -169,30 +189,81 @@ class Team:
         answer.result()
         return found
 
+    def _now(self, model: Trained) -> list[object]:
+        """What the others have, if it is the same as when they were given something last."""
+        updater = model.updater
+        return [self.stage, model.policy.loads, updater.learners, updater.learners.critic, *updater.steppers.values()]
+
     def _bring(self, model: Trained) -> None:
         """Give all ranks what this one has, if something else than their common steps has changed it since."""
-        updater = model.updater
-        now: list[object] = [
-            self.stage,
-            model.policy.loads,
-            updater.learners,
-            updater.learners.critic,
-            *updater.steppers.values(),
-        ]
-        if len(now) == len(self._given) and all(a is b for a, b in zip(now, self._given)):
-            return
-        tensors = {k: v.clone() for k, v in model.tensors().items() if not k.startswith("reference.")}
-        file = Snapshot(tensors, model.policy.version)
+        now = self._now(model)
+        if len(now) != len(self._given) or not all(a is b for a, b in zip(now, self._given)):
+            self._hand(model, self._whole(model))
+
+    def hand(self, model: Trained, loaded: Mapping[str, Tensor]) -> None:
+        """Give all ranks their pieces of what this one has loaded, where something is divided; others wait for `lead`.
+
+        Args:
+            loaded: by the names of `model.tensors`, whole; weights that this rank has whole may be left out.
+        """
+        if pieces := model.pieces():
+            own = {k: v for k, v in loaded.items() if k in pieces}
+            self._hand(model, {**model.tensors(), **_held(model), **own})
+
+    def _hand(self, model: Trained, tensors: Mapping[str, Tensor]) -> None:
+        own = {k: v.clone() for k, v in tensors.items() if not k.startswith("reference.")}
+        file = Snapshot(own, model.policy.version)
         try:
             self.executor.ask("take", None, file=str(file.file), stage=self.stage, counters=model.counters())
         finally:
             file.close()
-        self._given = now
+        self._given = self._now(model)
+
+    def _whole(self, model: Trained) -> dict[str, Tensor]:
+        """All tensors of a model; what is divided is asked of the others, if they have it as this one has."""
+        names = [*model.pieces()]
+        if not names:
+            return model.tensors()
+        if not self._given or self._given[1] != model.policy.loads:
+            return {**model.tensors(), **_held(model)}
+        answer = self.executor.begin("give", None, names=names)
+        found = joined(model, names)
+        answer.result()
+        return {**model.tensors(), **found}
+
+    def save(self, folder: Path, model: Trained) -> None:
+        """Write what is divided among the ranks into a checkpoint: each its own rows, in a file of its own."""
+        pieces, left = model.pieces(), spared(model.policy)
+        if not (names := [name for name in pieces if name not in left]):
+            return
+        self._bring(model)
+        divided.write_index(folder, self.ranks.count, {name: pieces[name].whole[0] for name in names})
+        answer = self.executor.begin("write", None, folder=str(folder), names=names)
+        write(model, folder, names, self.ranks)
+        answer.result()
 
     def close(self) -> None:
         """End the other ranks."""
         self.executor.close()
         self.ranks.close()
+
+
+def joined(model: Trained, names: Sequence[str]) -> dict[str, Tensor]:
+    """Whole what is divided among ranks, of these names; all ranks ask at once."""
+    pieces, tensors = model.pieces(), model.tensors()
+    return {name: pieces[name].joined(tensors[name]) for name in names}
+
+
+def write(model: Trained, folder: Path, names: Sequence[str], ranks: Ranks) -> None:
+    """Write a rank's rows of these tensors into a checkpoint."""
+    tensors = model.tensors()
+    divided.write(folder, ranks.rank, ranks.count, {name: tensors[name] for name in names})
+
+
+def _held(model: Trained) -> dict[str, Tensor]:
+    """The weights that the first rank has whole, as its pieces are of them: exact until a step that is rounded."""
+    masters = model.policy.masters
+    return {f"model.{k}": w.detach().to(masters.parameters[k].dtype) for k, w in masters.weights.items()}
 
 
 def _sent(batch: TokenBatch, method: Method) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from etude.core.errors import InvariantError
 from etude.loops.tally import Tally, numbers
+from etude.runtime.pieces import Piece
 from etude.runtime.ranks import Ranks
 
 
 def add_gradients(ranks: Ranks, parameters: Sequence[Any]) -> None:
-    """Make every gradient the sum over ranks; where no rank has one there is none."""
-    if ranks.count == 1:
+    """Make every gradient the sum over ranks; where no rank has one there is none. Those of pieces are so already."""
+    parameters = [p for p in parameters if not isinstance(p, Piece)]
+    if ranks.count == 1 or not parameters:
         return
     there = torch.tensor([p.grad is not None for p in parameters], dtype=torch.long)
     ranks.sum([there])

@@ -18,6 +18,7 @@ from etude.core.streams import Stream
 from etude.loops.agreement import Noise, comparable, compare, gap_sums, of_version, probe
 from etude.loops.language_report import divergences
 from etude.loops.lessons import Lesson, Minibatch, Piece
+from etude.loops.lockstep import in_step, pass_along
 from etude.loops.losses import (
     heads,
     loss_terms,
@@ -36,7 +37,6 @@ from etude.loops.token_learning import TokenLearners
 from etude.loops.weighing import Weighing
 from etude.loops.whole_batch import evaluate_all
 from etude.optimizers.model import Halves, ModelStepper
-from etude.policies.fingerprint import fingerprint
 from etude.policies.language import LanguagePolicy
 from etude.policies.micro_batches import micro_batches
 from etude.policies.snapshots import Snapshot
@@ -97,7 +97,7 @@ class Updater:
             fresh: whether the policy is still the one that sampled.
         """
         tally, first = Tally(), lessons[0].method
-        self.step, before = step, fingerprint(self.policy.parameters())
+        self.step, before = step, self.policy.weights.mark()
         self.stepper.begin(step, str(step))
         moved = False
         present = self.ranks.told(self.older is None)[0]  # the first rank's alone are the older weights
@@ -116,7 +116,7 @@ class Updater:
                     piece.close()
         for lesson in lessons:
             lesson.end()
-        check_alike(self.ranks, now := fingerprint(self.policy.parameters()), step)
+        check_alike(self.ranks, now := self.policy.weights.mark(), step)
         if moved and now == before:
             raise InvariantError(
                 f"The update of step {step} had a gradient but left every weight as it was: the optimizer does not "
@@ -196,17 +196,23 @@ class Updater:
                 found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._trained()]
                 self.first_half = found, 1 - len(half) / len(batch)
             rows = half[torch.isin(half, useful)]
-            rows = self.ranks.mine(batch, rows, method.objective.couples == "group")
-            mine.append(rows[: self._backward(method, batch, rows, fresh, own)])
+            part = self.ranks.mine(batch, rows, method.objective.couples == "group")
+            mine.append(part[: self._backward(method, batch, part, rows, fresh, own)])
         return torch.cat(mine), own
 
-    def _backward(self, method: CompleteTokenMethod, batch: TokenBatch, rows: Tensor, fresh: bool, tally: Tally) -> int:
-        """Add the gradient of some rows; how many they are."""
+    def _backward(
+        self, method: CompleteTokenMethod, batch: TokenBatch, rows: Tensor, everyones: Tensor, fresh: bool, tally: Tally
+    ) -> int:  # fmt: skip
+        """Add the gradient of this rank's of everyone's rows; how many they are."""
         needs = method.needs("objective", "regularizers", "critic").union(*(head.needs for head in heads(method)))
         part, done = batch.rows(rows), 0
-        for piece in micro_batches(self.policy, part, self.budget, method.objective.couples == "group"):
+        plan = micro_batches(self.policy, part, self.budget, method.objective.couples == "group")
+        for piece in in_step(self.ranks, plan):
+            if piece is None:
+                pass_along(self.policy, self.learners, method, batch.rows(everyones), needs, self.budget)
+                continue
             micro = part.rows(piece, trim=True)
-            out = self.learners.said(self.policy.evaluate(micro, needs))
+            out = self.learners.said(self.policy.evaluate_together(micro, needs))
             if fresh and comparable(method):
                 truncated = method.experience.truncates_distribution
                 self.gaps.append(gap_sums(micro, out, truncated, self.policy.version))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.learners import ValueNetwork
+from etude.loops.lockstep import in_step, lightest
 from etude.loops.together import whole
 from etude.policies.language import LanguagePolicy
 from etude.policies.micro_batches import micro_batches
@@ -21,7 +22,8 @@ def evaluate_all(
     policy: LanguagePolicy, batch: TokenBatch, needs: Iterable[str], budget: int, ranks: Ranks = ALONE
 ) -> TokenLogProbs:
     """The policy on a whole batch, without gradient, micro-batch by micro-batch; each rank on its part of the rows."""
-    return _gather(policy, batch, budget, lambda micro: policy.evaluate(micro, needs), ranks)
+    evaluate = policy.evaluate if ranks.count == 1 else policy.evaluate_together
+    return _gather(policy, batch, budget, lambda micro: evaluate(micro, needs), ranks)
 
 
 @torch.no_grad()
@@ -74,7 +76,10 @@ def _gather(
     with ranks.agreed():
         rows = ranks.mine(batch, torch.arange(len(batch), device=batch.tokens.device))
         own = batch if ranks.count == 1 else batch.rows(rows)
-        for piece in micro_batches(policy, own, budget):
+        for piece in in_step(ranks, micro_batches(policy, own, budget)):
+            if piece is None:
+                evaluate(lightest(policy, batch, budget))
+                continue
             out = evaluate(own.rows(piece, trim=True))
             for name, value in vars(out).items():
                 if isinstance(value, Tensor):

@@ -15,6 +15,7 @@ from etude.core.population import FlatParameters
 from etude.core.step_slots import StepOptimizer
 from etude.optimizers.population import DecayingAdam, PopulationAdam
 from etude.optimizers.schedules import Constant, Schedule
+from etude.runtime.pieces import size
 
 CONTROL_RATE = 3e-4
 """The learning rate of control where none is chosen."""
@@ -49,7 +50,7 @@ class TorchAdamW(TokenOptimizer, abstract=True):
 
     def build(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         chosen = list(parameters)
-        rate = self.lr or automatic_rate(sum(p.numel() for p in chosen))
+        rate = self.lr or automatic_rate(sum(map(size, chosen)))
         return torch.optim.AdamW(chosen, rate, (self.beta1, self.beta2), self.epsilon, self.weight_decay, foreach=True)
 
     def rate(self, step: int, steps: int) -> float:

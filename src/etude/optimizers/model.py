@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from etude.core.errors import NonFiniteError
 from etude.core.optimizer_slots import TokenOptimizer
 from etude.optimizers.population import MAX_FAILURES, Differentiable, Metrics, tensors_of
+from etude.runtime.pieces import Piece, clip_gradients
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -70,8 +71,7 @@ class ModelStepper:
         halves = lesson.halves()
         pace = 1.0 if halves is None else self.part.pace(*halves)
         limit = self.part.clip()
-        norm = nn.utils.clip_grad_norm_(moving, torch.inf if limit is None else limit)
-        size = float(norm)  # the one number that the host must know before it steps
+        size = clip_gradients(moving, torch.inf if limit is None else limit)  # what the host must know before it steps
         finite = math.isfinite(size)
         self._note(finite, lesson.batch)
         rate = self.lr * rate * pace
@@ -111,17 +111,24 @@ class ModelStepper:
             {**self.optimizer.state_dict(), "state": {k: dict(v) for k, v in moments.items()}}
         )
 
+    def pieces(self) -> dict[str, Piece]:
+        """Which of `tensors` are of a piece of a weight, by name: this rank has its rows of them alone."""
+        own = ((f"{i}.{k}", self.parameters[i], v) for i, state in self.moments().items() for k, v in state.items())
+        return {name: p for name, p, value in own if isinstance(p, Piece) and value.shape == p.shape}
+
     def tensors(self) -> dict[str, Tensor]:
         """All that the next step depends on: moments as 'NUMBER.NAME', and `failures`."""
         flat = {f"{i}.{k}": v for i, state in self.moments().items() for k, v in state.items()}
         return {**flat, "failures": torch.tensor(self.failures)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Undo `tensors`."""
+        """Undo `tensors`; those of pieces are given whole, and cut here."""
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
             number, _, key = name.partition(".")
             if key:
-                moments.setdefault(int(number), {})[key] = value
+                of = self.parameters[int(number)]
+                own = of.cut(value).clone() if isinstance(of, Piece) and value.shape == of.whole else value
+                moments.setdefault(int(number), {})[key] = own
         self.remember(moments)
         self.failures = int(tensors["failures"])

@@ -32,6 +32,7 @@ from etude.policies.scoring import Output, scored
 from etude.policies.shadow import Shadow
 from etude.policies.templates import end_ids
 from etude.policies.weights import Weights
+from etude.runtime.ranks import Ranks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -182,6 +183,11 @@ class LanguagePolicy:
         """Log-probabilities of the action tokens, and what else is needed ('entropy', 'values', 'hidden', 'logits')."""
         return self._evaluate(self.model, batch, frozenset(needs))
 
+    def evaluate_together(self, batch: TokenBatch, needs: Iterable[str] = ()) -> TokenLogProbs:
+        """`evaluate`, of all ranks at once, each of its own rows: the one pass that weights divided among them take."""
+        shards = self.weights.shards
+        return self.evaluate(batch, needs) if shards is None else shards(batch, frozenset(needs))
+
     @torch.no_grad()
     def reference_logp(self, batch: TokenBatch) -> Tensor:
         """[B, T] log-probabilities under the reference policy, which may say whatever it wants."""
@@ -204,12 +210,26 @@ class LanguagePolicy:
     def _evaluate(self, model: Model, batch: TokenBatch, needs: frozenset[str]) -> TokenLogProbs:
         causal = self._causal(model)
         cast = torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
-        with cast, recomputation(self._recomputing), self._dropping.on(self.version, self.device):
+        with cast, recomputation(self._recomputing_of(model)), self._dropping.on(self.version, self.device):
             hidden = predictive_states(self.backbone(causal), self.config, batch, self.share_prompts, self.held)
         values = self.add_value_head() if "values" in needs else None
         return scored(Output.of(causal, self.config), hidden, batch, needs, values)
 
+    def _recomputing_of(self, model: Model) -> list[nn.Module]:
+        """Those layers of a model that compute again what they do not keep."""
+        if model is self.model or not self._recomputing:
+            return self._recomputing
+        return [m for m in model.modules() if getattr(m, "gradient_checkpointing", False)]
+
     # Weights
+
+    def divide(self, ranks: Ranks) -> None:
+        """Divide the weights among ranks, all of which do so at once; the first one keeps them whole as well.
+
+        Raises: ConfigError where they cannot be divided.
+        """
+        self.weights.divide(self._evaluate, ranks)
+        self.model, self.share_prompts = self.weights.model, False  # a prompt of its own would be a pass of its own
 
     @property
     def has_adapter(self) -> bool:

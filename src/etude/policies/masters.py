@@ -6,10 +6,12 @@ Added to a float32 master it counts, and the weight is the master, rounded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
+
+from etude.policies.fingerprint import fingerprint
 
 LOW = (torch.bfloat16, torch.float16)
 
@@ -33,6 +35,26 @@ class Masters:
         for weight, master in zip(self.weights.values(), self.parameters.values(), strict=True):
             if weight is not master:
                 weight.copy_(master)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the weights are the masters to the last bit."""
+        return all(self.parameters[name] is weight for name, weight in self.weights.items())
+
+    def whole(self) -> Mapping[str, Tensor]:
+        """All that is trained, by name, as exactly as this process knows it."""
+        return self.parameters
+
+    def mark(self) -> tuple[float, ...]:
+        """The fingerprint of the masters."""
+        return fingerprint(self.parameters.values())
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take other numbers, by name."""
+        for name, mine in self.parameters.items():
+            mine.copy_(tensors[name])
+        self.publish()
 
     @property
     def extra_bytes(self) -> int:

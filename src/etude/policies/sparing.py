@@ -12,6 +12,7 @@ from etude.policies.fingerprint import fingerprint
 from etude.policies.language import LanguagePolicy
 from etude.policies.loading import load_model
 from etude.policies.protocols import Model
+from etude.runtime.pieces import size
 
 
 def spared(policy: LanguagePolicy) -> set[str]:
@@ -66,7 +67,7 @@ def checkpoint_bytes(policy: LanguagePolicy, moves: bool, twice: bool = False) -
         moves: whether its reference will be another than the start.
         twice: whether two optimizers take its steps, each with moments of its own.
     """
-    trained = sum(p.nbytes for p in policy.parameters())
+    trained = sum(size(p) * p.element_size() for p in policy.parameters())
     written = trained if policy.has_adapter else sum(p.nbytes for p in policy.model.parameters())
     reference = trained if policy.reference is not None and (moves or policy.reference_moved) else 0
     return written + ((2 if _whole(policy) else 3) + 2 * twice) * trained + reference
@@ -80,5 +81,5 @@ def _start(policy: LanguagePolicy) -> Model | None:
 def _whole(policy: LanguagePolicy) -> bool:
     """Whether `policy.save` writes the trained weights, each exactly as it is trained."""
     masters = policy.masters
-    exact = all(masters.parameters[k] is w and w.dtype == policy.model.dtype for k, w in masters.weights.items())
-    return exact and not policy.has_adapter
+    exact = all(w.dtype == policy.model.dtype for w in masters.weights.values())
+    return masters.exact and exact and not policy.has_adapter

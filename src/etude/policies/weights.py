@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ from etude.policies import adapters, quantized
 from etude.policies.fingerprint import fingerprint
 from etude.policies.masters import Masters
 from etude.policies.protocols import Model, adapted
+from etude.policies.shards import Evaluate, Shards, check
+from etude.runtime.ranks import Ranks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -56,7 +58,7 @@ class Weights:
 
     def mark(self) -> tuple[float, ...]:
         """The fingerprint of what is trained."""
-        return fingerprint(self.parameters())
+        return (*self.masters.mark(), *fingerprint([] if self.value_head is None else self.value_head.parameters()))
 
     def merged(self) -> PreTrainedModel:
         """The causal LM with adapters folded in."""
@@ -65,6 +67,23 @@ class Weights:
         quantized.check_folding(self.model)
         merged: PreTrainedModel = copy.deepcopy(self.model).merge_and_unload()
         return merged
+
+    # Divided among ranks
+
+    @property
+    def shards(self) -> Shards | None:
+        """The model that computes with the pieces of all ranks, where weights are divided."""
+        return self.masters if isinstance(self.masters, Shards) else None
+
+    def divide(self, evaluate: Evaluate, ranks: Ranks) -> None:
+        """Divide what is trained among ranks, all of which do so at once, and before an optimizer is built.
+
+        Raises: ConfigError for weights that cannot be.
+        """
+        check(self.model)
+        shards = Shards(cast("PreTrainedModel", self.model), evaluate, ranks)
+        self.masters = shards  # in place of those that are made on first use
+        self.model = self.model if shards.weights else shards.model
 
     # The reference
 
@@ -81,7 +100,7 @@ class Weights:
         assert self.reference is not None
         if self.reference_masters is None:  # of a 16-bit reference a small fraction would be lost to rounding
             self.reference_masters = Masters(self.reference.named_parameters())
-        exact = towards or self.masters.parameters
+        exact = towards or self.masters.whole()
         for name, mine in self.reference_masters.parameters.items():
             mine.lerp_(exact[name], fraction)
         self.reference_masters.publish()
@@ -105,10 +124,12 @@ class Weights:
         kept = next((v for k, v in tensors.items() if k.startswith("reference.")), None)
         if kept is not None and self.reference is not None and kept.dtype != self.reference.dtype:
             self.reference_masters = Masters(self.reference.named_parameters())
+        self.masters.load({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
         for name, mine in self.tensors().items():
-            mine.copy_(tensors[name])
-        for masters in filter(None, (self.masters, self.reference_masters)):
-            masters.publish()
+            if not name.startswith("model."):
+                mine.copy_(tensors[name])
+        if self.reference_masters is not None:
+            self.reference_masters.publish()
 
     def save(self, folder: Path, base: str) -> None:
         """Write the model in Hugging Face's format, and the value head; with an adapter, that alone in peft's.

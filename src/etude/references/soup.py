@@ -64,7 +64,7 @@ class Soup(Reference):
         return {name: w + sum(rest * (o[name] - w) for o in others) for name, w in start.items()}
 
     def begin(self, policy: LanguagePolicy) -> None:
-        start, others = {k: v.detach() for k, v in policy.masters.parameters.items()}, []
+        start, others = {k: v.detach() for k, v in policy.masters.whole().items()}, []
         for model in self.models:
             found = type(policy).load(model, device=str(policy.device)).merged().state_dict()
             if wrong := [k for k, v in start.items() if k not in found or found[k].shape != v.shape]:

@@ -21,12 +21,15 @@ from etude.runs.training import Options, options_of
 
 if TYPE_CHECKING:
     from etude.loops.team import Follower, Team
+    from etude.policies.language import LanguagePolicy
 
 
 def check(method: Method, task: LanguageTask, options: Options) -> None:
     """Raise ConfigError for ranks of what other processes cannot make again, or would learn otherwise."""
     if (options.ranks or 1) == 1:
         return
+    if options.shard:
+        _check_shard(method, options)
     if any(names_of(complete_token(own), task) != (FIRST,) or own.slots()["roles"] for _, own in applied(method)):
         raise ConfigError(
             f"--ranks {options.ranks} is for episodes of one player, and those of {method.id} on {task.id} have roles."
@@ -45,16 +48,40 @@ def check(method: Method, task: LanguageTask, options: Options) -> None:
         ) from None
 
 
-def team_of(method: Method, options: Options) -> Team | None:
-    """The other ranks of a run, started and met; None where there are none."""
+def _check_shard(method: Method, options: Options) -> None:
+    """Raise ConfigError for weights that are not to be divided."""
+    if options.adapter is not None:
+        raise ConfigError("--shard divides weights that are trained, and of an adapter these are few: leave one out.")
+    for own in map(complete_token, (own for _, own in applied(method))):
+        if own.own_critic is not None:
+            raise ConfigError(
+                f"--shard divides the policy alone, and the critic of {method.id} is a network of its own that every "
+                "rank would hold whole: leave --shard out, or take a value head (critic=value-head)."
+            )
+        if own.optimizer.halves:
+            raise ConfigError(
+                f"The optimizer of {method.id} compares the gradients of two halves of a minibatch, of which no rank "
+                "has more than its part with --shard: leave it out."
+            )
+
+
+def team_of(method: Method, options: Options, policy: LanguagePolicy) -> Team | None:
+    """The other ranks of a run, started and met; None where there are none.
+
+    Args:
+        policy: of this rank, whose weights are divided among all where they are to be.
+    """
     if (options.ranks or 1) == 1:
         return None
     import torch
 
     from etude.loops.team import Follower, Team
+    from etude.policies import shards
     from etude.runtime.executors.processes import Processes
     from etude.runtime.ranks import Gloo, LostRank
 
+    if options.shard:
+        shards.check(policy.model)
     told, count = dataclasses.asdict(options), options.ranks or 1
     arguments = {
         "method": method.to_json(), "options": {key: told[key] for key in READ}, "steps": options.steps,
@@ -68,9 +95,11 @@ def team_of(method: Method, options: Options) -> Team | None:
         executor.ask("ready")
         with tempfile.TemporaryDirectory(prefix="etude-ranks-") as folder:
             meeting = Path(folder) / "meeting"
-            answer = executor.begin("join", None, meeting=str(meeting), count=count)
+            answer = executor.begin("join", None, meeting=str(meeting), count=count, shard=options.shard)
             try:
-                ranks = Gloo(meeting, 0, count)
+                ranks = Gloo(meeting, 0, count, lockstep=options.shard)
+                if options.shard:
+                    policy.divide(ranks)
             except LostRank:
                 answer.result()
                 raise

@@ -241,6 +241,7 @@ def resume(
     until: int | None = None,
     data: str | Path | None = None,
     ranks: int | None = None,
+    shard: bool | None = None,
 ) -> Result:
     """Go on with a run that was stopped, to the same numbers as if it never had been.
 
@@ -252,6 +253,7 @@ def resume(
         until: end it for now after so many of its steps.
         data: the logs that it learns from, where they are to be sure: others are refused.
         ranks: how many processes take its updates from here on; None: as many as before.
+        shard: whether its weights are divided among them; None: as before, where there are several.
         callbacks: as in `train`; without any, those that the run was started with by name.
 
     Raises: CheckpointError, naming what changed, for a run whose inputs are not as they were.
@@ -279,6 +281,7 @@ def resume(
         values = {**{k: v for k, v in config.items() if k in known}, "threads": config["threads"] or threads}
         values |= {"quiet": quiet, "until": until, "steps": config["steps"] if steps is None else steps}
         values |= {} if ranks is None else {"ranks": ranks}
+        values["shard"] = config.get("shard", False) and ranks != 1 if shard is None else shard
         options = options_of(Options, values)
         method = Method.from_json(started.method if reward is None else _with(started.method, reward))
         goal = compose_task(
@@ -299,6 +302,8 @@ def resume(
             opened.change_config(steps=options.steps)
         if options.ranks != config.get("ranks"):
             opened.change_config(ranks=options.ranks)
+        if options.shard != config.get("shard", False):
+            opened.change_config(shard=options.shard)
         called = calling.made(callbacks) or calling.again(config.get("callbacks", ()), opened.notes.append)
         return run(opened, method, goal, options, called)
 

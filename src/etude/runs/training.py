@@ -70,6 +70,7 @@ class Options:
             None: the policy itself.
         ranks: how many processes take each update together, each on a part of the rows; None: this one alone
             (language).
+        shard: divide the weights of what is trained among them, with gradients and moments (language).
         callbacks: what is told how the run goes, as 'my.py:Slack' (see `etude.runtime.callbacks`).
         preset: begin with the settings that `configurations/` has for this method on this task, if it has any.
     """
@@ -104,6 +105,7 @@ class Options:
     bound: WholeNumber | None = None
     engine: str | None = None
     ranks: Count | None = None
+    shard: bool = False
     sinks: tuple[str, ...] = ()
     callbacks: tuple[str, ...] = ()
     preset: bool = True
@@ -125,6 +127,11 @@ class Options:
         place_of(self.on)
         if self.engine is not None:
             address_of(self.engine)
+        if self.shard and (self.ranks or 1) == 1:
+            raise ConfigError(
+                "shard divides the weights among ranks, and there is one alone: give ranks of at least two "
+                "(--ranks 2 --shard), or leave it out."
+            )
         if self.stop_when is not None:
             parse_stop(self.stop_when)
         if self.anew and self.after is None:

@@ -33,6 +33,8 @@ JOINING = 120.0
 """Seconds that all of them have to find each other."""
 MEMORY = "OutOfMemoryError"
 INTERFACE = "GLOO_SOCKET_IFNAME"
+GLOO = "gloo"
+"""In every message of gloo's about a connection, as a part of the path of its source."""
 
 
 class LostRank(WorkerError):
@@ -44,10 +46,12 @@ class LostRank(WorkerError):
 class Ranks:
     """One rank among `count`; as it is here, the only one, which waits for nobody.
 
-    Those of several implement `sum` and `told`.
+    Those of several implement `sum`, `told` and `joined`.
     """
 
     rank, count = 0, 1
+    lockstep = False
+    """Whether each pass through the model is one of all ranks, since each holds a part of its weights."""
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Make each tensor the sum over all ranks, in place; they give the same shapes and dtypes."""
@@ -55,6 +59,10 @@ class Ranks:
     def told(self, value: Any) -> list[Any]:
         """What every rank gives here, JSON values, in the order of ranks."""
         return [value]
+
+    def joined(self, rows: Tensor, length: int) -> Tensor:
+        """The tensor [length, ...] of which each rank has its share of rows (`pieces.share`)."""
+        return rows
 
     def close(self) -> None:
         """Leave the others, who are told so where they wait."""
@@ -71,11 +79,18 @@ class Ranks:
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
-        """All ranks come to the end of this, or all fail: what one raises of etude's own reaches the others too."""
+        """All ranks come to the end of this, or all fail: what one raises of etude's own reaches the others too.
+
+        In lockstep the others are in the middle of a pass and cannot be told: then the run is over.
+        """
         import torch
 
         if self.count == 1:
             yield
+            return
+        if self.lockstep:
+            with _together():
+                yield
             return
         failed: Exception | None = None
         try:
@@ -98,16 +113,19 @@ class Gloo(Ranks):
 
     Args:
         meeting: a file that is not there yet, by which they find each other.
+        lockstep: whether the weights are divided among them.
 
     Raises: LostRank if they do not; ConfigError where this process is a rank of something else already.
     """
 
-    def __init__(self, meeting: Path, rank: int, count: int, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, meeting: Path, rank: int, count: int, patience: float = PATIENCE, lockstep: bool = False
+    ) -> None:  # fmt: skip
         import torch.distributed as dist
 
         if dist.is_initialized():
             raise ConfigError("This process is a rank of torch.distributed already: run without --ranks there.")
-        self.rank, self.count = rank, count
+        self.rank, self.count, self.lockstep = rank, count, lockstep
         store = dist.FileStore(str(meeting), count)  # type: ignore[attr-defined]  # it is exported
         store.set_timeout(timedelta(seconds=JOINING))
         with _loopback(), _lost():
@@ -140,6 +158,18 @@ class Gloo(Ranks):
             dist.all_gather(heard, torch.nn.functional.pad(said, (0, longest - len(said))))
         return [json.loads(bytes(text[: int(size)].tolist())) for text, size in zip(heard, sizes, strict=True)]
 
+    def joined(self, rows: Tensor, length: int) -> Tensor:
+        import torch
+        import torch.distributed as dist
+
+        own = rows.detach().cpu()
+        padded = own.new_zeros(-(-length // self.count), *own.shape[1:])
+        padded[: len(own)] = own
+        parts = [torch.empty_like(padded) for _ in range(self.count)]
+        with _lost():
+            dist.all_gather(parts, padded)
+        return torch.cat(parts)[:length].to(rows.device)
+
     def close(self) -> None:
         import torch.distributed as dist
 
@@ -156,6 +186,24 @@ def _lost() -> Iterator[None]:
     except RuntimeError as error:
         told = str(error).strip().splitlines()
         raise LostRank(f"A rank ended, or did not answer ({told[0] if told else error!r}).") from None
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """What fails in a pass of all ranks, as a sentence of etude's own."""
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise EtudeError(
+            f"Out of memory in a pass of all ranks ({error}), which cannot be tried again while the others wait in it: "
+            "set a smaller --micro-tokens, or --gradient-checkpointing."
+        ) from None
+    except RuntimeError as error:
+        if GLOO not in str(error):
+            raise
+        raise LostRank(f"A rank ended, or did not answer ({str(error).strip().splitlines()[0]}).") from None
 
 
 @contextmanager

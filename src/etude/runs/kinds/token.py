@@ -14,7 +14,7 @@ from etude.runs.training import Options
 class TokenRun(RunOfKind[TokenMethod, Loop]):
     """A run of a `TokenMethod`, on language models or tables."""
 
-    READS: ClassVar[frozenset[str]] = MAKING | {"micro_tokens", "on", "bound", "engine", "ranks"}
+    READS: ClassVar[frozenset[str]] = MAKING | {"micro_tokens", "on", "bound", "engine", "ranks", "shard"}
 
     def sentence(self, loop: Loop, method: TokenMethod, task: Task) -> str:
         """What will run, and how far it comes to the same numbers again."""

@@ -38,7 +38,7 @@ SEEDS, STEPS, COMPARED_STEPS = 3, 150, 100
 EVALUATED = 100
 READS = frozenset({
     "model", "micro_tokens", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "evaluate_samples",
-    "evaluate_split", "evaluate_temperature", "on", "bound", "engine", "ranks",
+    "evaluate_split", "evaluate_temperature", "on", "bound", "engine", "ranks", "shard",
 })  # fmt: skip
 EVALUATION_READS = frozenset({
     "k", "problems", "samples", "split", "seed", "reward", "search", "axes", "judge", "credit",
@@ -123,7 +123,7 @@ def arguments(method: Method, task: LanguageTask, options: Options) -> dict[str,
     return {
         "policy": policy, "pool": pool, "seed": options.seed, "micro_tokens": options.micro_tokens,
         "samplers": samplers.samplers_of(method, options, task, policy), "bound": samplers.bound_of(method, options),
-        "team": ranks.team_of(method, options),
+        "team": ranks.team_of(method, options, policy),
     }  # fmt: skip
 
 

@@ -68,7 +68,7 @@ class MaskedGroups(Groups):
 
         policy, due = context.policy, context.step - context.step % self.every
         if self.state["taken"] < due:
-            weights = {k: p.detach().clone() for k, p in policy.masters.parameters.items()}
+            weights = {k: p.detach().clone() for k, p in policy.masters.whole().items()}
             self.state.update(taken=due, weights=weights)
         if self.made.get("taken") != self.state["taken"]:
             model = copy.deepcopy(policy.model).requires_grad_(False).eval()
