@@ -132,7 +132,7 @@ def compare(gaps: Sequence[Tensor], noise: Noise, policy: LanguagePolicy, tally:
     count, total, _, _ = found.sum(0).tolist()
     if not count:
         return
-    dtype = torch.bfloat16 if policy.shadow or policy.autocast else policy.model.dtype
+    dtype = torch.bfloat16 if policy.shadow or policy.autocast else policy.dtype
     bound = noise.bound(int(count), dtype)
     tally.add("logp_gap", total, count)
     tally.add("logp_gap_bound", bound)

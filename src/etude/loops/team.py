@@ -7,6 +7,9 @@ each on its own part of the rows (`together.py`). Weights are sent once: from th
 
 from __future__ import annotations
 
+import os
+import sys
+import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -133,8 +136,8 @@ class Follower:
                 taught(updater, [[Lesson(method, batch)]], step, self.stream.split("step", step))
         except BaseException as error:
             self.ranks.close()  # nobody is to wait for this rank
-            if self.ranks.lockstep and isinstance(error, EtudeError):
-                raise SystemExit(str(error)) from error  # FSDP2 keeps the connections, which end with the process
+            if self.ranks.lockstep:
+                _end(error)
             raise
         return {}
 
@@ -246,6 +249,15 @@ class Team:
         """End the other ranks."""
         self.executor.close()
         self.ranks.close()
+
+
+def _end(error: BaseException) -> None:
+    """End this process, saying why: FSDP2 keeps the connections, and others wait in a pass until they are closed."""
+    if isinstance(error, EtudeError):
+        print(error, file=sys.stderr, flush=True)
+    else:
+        traceback.print_exception(error, file=sys.stderr)
+    os._exit(1)
 
 
 def joined(model: Trained, names: Sequence[str]) -> dict[str, Tensor]:

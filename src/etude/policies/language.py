@@ -261,9 +261,15 @@ class LanguagePolicy:
         return int(self._causal(self.model).get_output_embeddings().weight.shape[1])  # hidden_size may be another
 
     @property
+    def dtype(self) -> torch.dtype:
+        """What the model computes in, and is saved in: pieces of its weights may have more bits."""
+        shards = self.weights.shards
+        return self.model.dtype if shards is None else shards.dtype
+
+    @property
     def head_dtype(self) -> torch.dtype:
         """What heads beside the model's own compute in."""
-        return torch.float64 if self.model.dtype == torch.float64 else torch.float32
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
 
     def add_value_head(self) -> nn.Linear:
         """The value head, [H] -> 1 in float32 (float64 for a float64 model), made with zero weights on first use."""

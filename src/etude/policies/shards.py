@@ -154,7 +154,9 @@ def _divided(whole: nn.Module, layers: list[nn.Module], dtype: torch.dtype, coun
         param_dtype=dtype if low else None, reduce_dtype=torch.float32 if low else None, cast_forward_inputs=False
     )
     for module in (*layers, whole):
-        fully_shard(module, mesh=mesh, mp_policy=precision).set_gradient_divide_factor(1.0)
+        unit = fully_shard(module, mesh=mesh, mp_policy=precision)
+        unit.set_gradient_divide_factor(1.0)
+        unit.set_force_sum_reduction_for_comms(True)  # gloo has no sum that is scaled on the way
     return whole
 
 

@@ -55,7 +55,7 @@ def recalled(
     if not any(k.startswith("model.") for k in tensors):
         import torch
 
-        saved = load_model(str(folder), policy.model.dtype, torch.device("cpu"))
+        saved = load_model(str(folder), policy.dtype, torch.device("cpu"))
         found |= {f"model.{k}": v.detach() for k, v in saved.named_parameters()}
     return found
 
@@ -81,5 +81,5 @@ def _start(policy: LanguagePolicy) -> Model | None:
 def _whole(policy: LanguagePolicy) -> bool:
     """Whether `policy.save` writes the trained weights, each exactly as it is trained."""
     masters = policy.masters
-    exact = all(w.dtype == policy.model.dtype for w in masters.weights.values())
+    exact = all(w.dtype == policy.dtype for w in masters.weights.values())
     return masters.exact and exact and not policy.has_adapter
