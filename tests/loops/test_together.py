@@ -5,36 +5,21 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
 import torch
 from torch import Tensor
 
-from etude.core import stages
 from etude.core.batches import TokenBatch
-from etude.core.complete import complete_token
 from etude.core.cut import cut
 from etude.core.errors import InvariantError
-from etude.core.kinds import TokenMethod
-from etude.core.registry import get_method
-from etude.core.streams import Stream
-from etude.learners.value_model import ValueModel
-from etude.loops.lessons import Lesson, taught
 from etude.loops.together import check_alike, from_first, spread
-from etude.loops.token_learning import TokenLearners
-from etude.loops.update import Updater
-from etude.policies.language import LanguagePolicy
-from etude.regularizers.kl import KLToReference
 from etude.runtime.ranks import ALONE, Ranks
-from language_toys import random_batch, random_policy
+from language_toys import random_batch
+from rank_toys import cut_at, updated
 
 T = TypeVar("T")
-BUDGET = 60
-"""Padded tokens of a micro-batch: each rank has several."""
-MAKING = threading.Lock()
-"""Models are made with torch's one generator."""
 
 
 class Meeting:
@@ -67,13 +52,7 @@ class Thread(Ranks):
             own.detach().copy_(sum(parts[1:], parts[0]))
 
     def cut(self, batch: TokenBatch, whole_groups: bool) -> list[Tensor]:
-        if self.cuts is None:
-            return cut(batch, self.count, whole_groups)
-        units, whose = torch.unique(batch.group, return_inverse=True)
-        if not whole_groups:
-            units = whose = torch.arange(len(batch))
-        ends = [0, *(round(share * len(units)) for share in self.cuts), len(units)]
-        return [((whose >= a) & (whose < b)).nonzero()[:, 0] for a, b in pairwise(ends)]
+        return cut_at(self.cuts, batch, self.count, whole_groups)
 
 
 def on_threads(count: int, cuts: Sequence[float] | None, play: Callable[[Ranks], T]) -> list[T]:
@@ -95,55 +74,6 @@ def on_threads(count: int, cuts: Sequence[float] | None, play: Callable[[Ranks],
     for error in sorted(failed, key=lambda e: isinstance(e, threading.BrokenBarrierError)):
         raise error
     return [found[rank] for rank in range(count)]
-
-
-def method_of(name: str) -> TokenMethod:
-    own, _, what = name.partition(" with ")
-    method: Any = get_method(own)
-    if what == "kl":
-        method = method.replace(regularizers=(KLToReference(coefficient=0.1),))
-    if what == "a critic of its own":
-        method = method.replace(critic=ValueModel())
-    return method  # type: ignore[no-any-return]
-
-
-def rows_of(policy: LanguagePolicy) -> TokenBatch:
-    """Rows with all that an update may ask for; one of them has nothing to teach where only advantages do."""
-    batch = random_batch((2, 2, 2, 2), seed=5)
-    random = torch.Generator().manual_seed(3)
-
-    def drawn() -> Tensor:
-        return torch.randn(batch.tokens.shape, generator=random, dtype=torch.float64) * batch.action_mask
-
-    with torch.no_grad():
-        said = policy.evaluate(batch).logp
-    advantages = drawn()
-    advantages[2] = 0.0
-    scores = torch.tensor([1.0, 0.0] * 4, dtype=torch.float64)
-    return batch.replace(
-        advantages=advantages, values=drawn(), returns=drawn(), reference_logp=said + 0.1 * drawn(),
-        behaviour_logp=said, proximal_logp=said, entropy=drawn().abs(), rewards=drawn(), scores=scores,
-        weights=torch.tensor([1.0, 2.0] * 4, dtype=torch.float64), episodes=[],
-    )  # fmt: skip
-
-
-def updated(name: str, ranks: Ranks) -> tuple[dict[str, float], list[Tensor | None], list[Tensor]]:
-    """Metrics, gradients of the last step, and weights after all steps of two training steps."""
-    with MAKING:
-        method = complete_token(stages.bound(method_of(name))[0][1])
-        policy = random_policy("gpt2", dtype=torch.float64, seed=2)  # rotary angles are float32, whose ends round apart
-        batch = rows_of(policy)
-        learners = TokenLearners(method, policy, Stream(0).split("learners"), 4, ranks)
-        updater = Updater(policy, method, 4, BUDGET, 9, learners, ranks)
-    metrics = {}
-    for step in range(2):
-        with torch.no_grad():
-            said = policy.evaluate(batch).logp
-        fresh = batch.replace(behaviour_logp=said, proximal_logp=said)
-        metrics = taught(updater, [[Lesson(method, fresh)]], step, Stream(1).split("step", step))
-    trained = list(updater.stepper.parameters)
-    trained += [] if learners.critic is None else learners.critic.stepper.parameters
-    return metrics, [None if p.grad is None else p.grad.clone() for p in trained], [p.detach().clone() for p in trained]
 
 
 CUTS = (None, (0.4,), (0.0,), (0.5, 0.5))

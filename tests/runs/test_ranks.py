@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import etude
 import processes
+import rank_toys
 from etude.core.errors import ConfigError, WorkerError
 from etude.core.registry import get_method
 from etude.loops import update
@@ -21,39 +21,15 @@ from etude.policies.adapters import NAMED
 from etude.rewards.function import CallableReward
 from etude.runs.ranks import check
 from etude.runs.training import Options
-from etude.runtime.checkpoints import load_tensors
 from etude.tasks import resolve_task
+from rank_toys import GRPO, assert_alike, killed
 
 pytestmark = pytest.mark.usefixtures("one_thread", "forked_roles")
-TIMINGS = ("seconds", "tokens_per_second")
-SMALL: dict[str, Any] = {
-    "steps": 3, "evaluate": 0, "quiet": True, "preset": False, "threads": 1, "dtype": "float64", "micro_tokens": 256,
-    "checkpoint_every": 1,
-}  # fmt: skip
-CHANGES = {
-    "grpo": ["problems=3", "experience.size=4", "regularizers=kl-to-reference"], "dpo": ["problems=4"],
-    "ppo": ["problems=4", "critic=value-model"],
-}  # fmt: skip
+CHANGES = {"grpo": GRPO, "dpo": ("problems=4",), "ppo": ("problems=4", "critic=value-model")}
 
 
 def trained(method: str, out: Path, **options: Any) -> etude.Result:
-    task = "preferences" if method == "dpo" else "compose"
-    return etude.train(method, task, out=str(out), set=CHANGES[method], **{**SMALL, **options})
-
-
-def assert_alike(one: etude.Result, other: etude.Result) -> None:
-    """Every tensor of the last checkpoints within 1e-6, every metric about the same."""
-    files = sorted(p.relative_to(one.checkpoint) for p in one.checkpoint.rglob("*.safetensors"))
-    assert files == sorted(p.relative_to(other.checkpoint) for p in other.checkpoint.rglob("*.safetensors"))
-    for file in files:
-        mine, theirs = load_tensors(one.checkpoint / file), load_tensors(other.checkpoint / file)
-        assert mine.keys() == theirs.keys()
-        for name, tensor in mine.items():
-            torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=1e-6, msg=f"{file}: {name}")
-    for own, told in zip(one.metrics, other.metrics, strict=True):
-        assert own.keys() == told.keys()
-        kept = [k for k in own if not k.startswith(TIMINGS)]
-        assert [told[k] for k in kept] == pytest.approx([own[k] for k in kept], rel=1e-5, abs=1e-7)
+    return rank_toys.trained(method, out, CHANGES[method], **options)
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +50,6 @@ def test_a_run_goes_on_with_another_number_of_ranks(whole: etude.Result, tmp_pat
     trained("grpo", tmp_path / "run", ranks=2, until=1)
     etude.resume(tmp_path / "run", ranks=3, until=2, quiet=True)
     assert_alike(whole, etude.resume(tmp_path / "run", ranks=1, quiet=True))
-
-
-def killed(team: Team) -> None:
-    """End the process of a rank."""
-    worker = team.executor.pool.workers[0]  # type: ignore[attr-defined]
-    worker.process.kill()
-    worker.process.wait()
 
 
 @pytest.mark.slow

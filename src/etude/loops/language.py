@@ -276,16 +276,14 @@ class LanguageLoop:
         """Go back to exactly where `save` was called."""
         tensors, data = load_tensors(folder / "state.safetensors"), load_json(folder / "state.json")
         tensors |= divided.read(folder)
-        counters = data["counters"]
-        self.finished = counters["finished"]
+        self.finished = (counters := data["counters"])["finished"]
         for name, model in self.models.items():
             model.updater.learners = self._learners(self.method, model.policy)
             model.updater.restart(self.party.follows(self.method, name))
             self._begin_others(model.updater)
         restore(self.models, tensors, counters, folder)
         if self.team is not None:
-            self.team.at(self.stage, False)
-            self.team.hand(self.models[FIRST], tensors)
+            self.team.hand(self.models[FIRST], tensors, self.stage)
         if self.ahead is not None and "ahead" in data:
             self.ahead.load(folder, data["ahead"], tensors)
         self.restore(join_tensors(data["parts"], tensors))

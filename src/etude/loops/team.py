@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,6 +26,7 @@ from etude.core.stages import OTHER
 from etude.core.streams import Stream
 from etude.loops.lessons import Lesson, taught
 from etude.loops.models import Trained
+from etude.loops.pieces import held, joined, write
 from etude.loops.states import below, join_tensors, split_tensors
 from etude.loops.token_learning import TokenLearners
 from etude.loops.update import Updater
@@ -203,15 +204,16 @@ class Team:
         if len(now) != len(self._given) or not all(a is b for a, b in zip(now, self._given)):
             self._hand(model, self._whole(model))
 
-    def hand(self, model: Trained, loaded: Mapping[str, Tensor]) -> None:
+    def hand(self, model: Trained, loaded: Mapping[str, Tensor], stage: int) -> None:
         """Give all ranks their pieces of what this one has loaded, where something is divided; others wait for `lead`.
 
         Args:
             loaded: by the names of `model.tensors`, whole; weights that this rank has whole may be left out.
         """
+        self.stage = stage
         if pieces := model.pieces():
             own = {k: v for k, v in loaded.items() if k in pieces}
-            self._hand(model, {**model.tensors(), **_held(model), **own})
+            self._hand(model, {**model.tensors(), **held(model), **own})
 
     def _hand(self, model: Trained, tensors: Mapping[str, Tensor]) -> None:
         own = {k: v.clone() for k, v in tensors.items() if not k.startswith("reference.")}
@@ -228,7 +230,7 @@ class Team:
         if not names:
             return model.tensors()
         if not self._given or self._given[1] != model.policy.loads:
-            return {**model.tensors(), **_held(model)}
+            return {**model.tensors(), **held(model)}
         answer = self.executor.begin("give", None, names=names)
         found = joined(model, names)
         answer.result()
@@ -258,24 +260,6 @@ def _end(error: BaseException) -> None:
     else:
         traceback.print_exception(error, file=sys.stderr)
     os._exit(1)
-
-
-def joined(model: Trained, names: Sequence[str]) -> dict[str, Tensor]:
-    """Whole what is divided among ranks, of these names; all ranks ask at once."""
-    pieces, tensors = model.pieces(), model.tensors()
-    return {name: pieces[name].joined(tensors[name]) for name in names}
-
-
-def write(model: Trained, folder: Path, names: Sequence[str], ranks: Ranks) -> None:
-    """Write a rank's rows of these tensors into a checkpoint."""
-    tensors = model.tensors()
-    divided.write(folder, ranks.rank, ranks.count, {name: tensors[name] for name in names})
-
-
-def _held(model: Trained) -> dict[str, Tensor]:
-    """The weights that the first rank has whole, as its pieces are of them: exact until a step that is rounded."""
-    masters = model.policy.masters
-    return {f"model.{k}": w.detach().to(masters.parameters[k].dtype) for k, w in masters.weights.items()}
 
 
 def _sent(batch: TokenBatch, method: Method) -> tuple[dict[str, Tensor], dict[str, Any]]:

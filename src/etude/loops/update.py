@@ -156,7 +156,8 @@ class Updater:
             )
             batch = with_held_tokens(method, with_factors(method, batch, factors), current)
             shown = {f"tokens_kept/{part.name}": factor for part, factor in zip(method.token_weights, factors)}
-            for name, factor in (shown | {f"tokens_held/{k}": v for k, v in batch.regularizer_shares.items()}).items():
+            shown |= {f"tokens_held/{k}": v for k, v in batch.regularizer_shares.items()}
+            for name, factor in shown.items():
                 tally.add_tensor(name, (factor != 0).float(), batch.action_mask)
         useful = useful_rows(method, batch)
         tally.add("rows_skipped", len(batch) - len(useful), len(batch))
@@ -191,7 +192,8 @@ class Updater:
         self.first_half, own, mine = None, Tally(), []
         self.gaps.clear()
         self.weighing.apart.clear()
-        for number, half in enumerate(self._halves(method, batch)):
+        everything = torch.arange(len(batch), device=batch.tokens.device)
+        for number, half in enumerate(split_groups(batch, 2, None) if method.optimizer.halves else [everything]):
             if number:
                 found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._trained()]
                 self.first_half = found, 1 - len(half) / len(batch)
@@ -206,9 +208,9 @@ class Updater:
         """Add the gradient of this rank's of everyone's rows; how many they are."""
         needs = method.needs("objective", "regularizers", "critic").union(*(head.needs for head in heads(method)))
         part, done = batch.rows(rows), 0
-        plan = micro_batches(self.policy, part, self.budget, method.objective.couples == "group")
-        for piece in in_step(self.ranks, plan):
-            if piece is None:
+        whole_groups = method.objective.couples == "group"
+        for piece in in_step(self.ranks, micro_batches(self.policy, part, self.budget, whole_groups)):
+            if piece is None:  # others have more
                 pass_along(self.policy, self.learners, method, batch.rows(everyones), needs, self.budget)
                 continue
             micro = part.rows(piece, trim=True)
@@ -220,11 +222,6 @@ class Updater:
             self._loss(method, micro, out, tally, rows[piece]).backward()
             done += len(piece)
         return done
-
-    def _halves(self, method: CompleteTokenMethod, batch: TokenBatch) -> list[Tensor]:
-        """Rows of the minibatch, for an optimizer that asks for it in two halves of whole groups."""
-        everything = torch.arange(len(batch), device=batch.tokens.device)
-        return split_groups(batch, 2, None) if method.optimizer.halves else [everything]
 
     def _trained(self) -> list[Any]:
         return [*self.policy.parameters(), *self.learners.parameters()]

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from etude.runtime.checkpoints import COMPLETE, load_json
+from etude.runtime import divided
+from etude.runtime.checkpoints import COMPLETE, load_json, load_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 RECORD = "run.json"
 """The run's own file of a checkpoint, which no loop writes."""
@@ -25,37 +30,54 @@ def room(folder: Path, checkpoint: Path) -> bool:
 def unlike(saved: Path, again: Path) -> str:
     """The first thing in a saved folder that the other one lacks or has otherwise, in words; empty if there is none.
 
-    What only the other one has is no matter: a checkpoint of an older version may say less.
+    What only the other one has is no matter: a checkpoint of an older version may say less. A tensor may be divided among
+    ranks in one of them, and whole or divided otherwise in the other.
     """
+    elsewhere = divided.read(again)
     for path in sorted(p for p in saved.rglob("*") if p.is_file()):
         name = path.relative_to(saved).as_posix()
         other = again / name
-        if name in (COMPLETE, RECORD):
+        if name in (COMPLETE, RECORD) or divided.FOLDER in path.relative_to(saved).parts[:1]:
             continue
         if not other.is_file():
             return name
         if path.suffix == ".safetensors":
-            found = _tensors(path, other)
+            found = _tensors(path, other, elsewhere)
         elif path.suffix == ".json":
             found = _values(load_json(path), load_json(other))
         else:
             found = "" if path.read_bytes() == other.read_bytes() else "its content"
         if found:
             return f"{found} in {name}"
-    return ""
+    return _of_ranks(saved, again, elsewhere)
 
 
-def _tensors(path: Path, other: Path) -> str:
-    """The name of a tensor that is not the same; one after the other, so that few are in memory."""
+def _of_ranks(saved: Path, again: Path, elsewhere: Mapping[str, Tensor]) -> str:
+    """The name of a tensor of all ranks that is not the same in the other folder, wherever that has it."""
+    if not (own := divided.read(saved)):
+        return ""
+    there = {k: v for file in sorted(again.glob("*.safetensors")) for k, v in load_tensors(file).items()}
+    there.update(elsewhere)
+    lost = (name for name, tensor in own.items() if name not in there or _differ(tensor, there[name]))
+    return next((f"{name} in {divided.FOLDER}" for name in lost), "")
+
+
+def _differ(one: Tensor, two: Tensor) -> bool:
     import torch
+
+    return one.dtype != two.dtype or not torch.equal(_bits(one), _bits(two))
+
+
+def _tensors(path: Path, other: Path, elsewhere: Mapping[str, Tensor]) -> str:
+    """The name of a tensor that is not the same; one after the other, so that few are in memory."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as one, safe_open(other, "pt") as two:
-        there = set(two.keys())
+        own = set(two.keys())
+        there = own | elsewhere.keys()
 
         def differs(name: str) -> bool:
-            a, b = one.get_tensor(name), two.get_tensor(name)
-            return a.dtype != b.dtype or not torch.equal(_bits(a), _bits(b))
+            return _differ(one.get_tensor(name), two.get_tensor(name) if name in own else elsewhere[name])
 
         names = list(one.keys())
         given_up = {n.rpartition("/")[0] for n in names if n.endswith(GIVEN_UP) and n in there and differs(n)}
