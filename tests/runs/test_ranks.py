@@ -83,11 +83,17 @@ def test_a_rank_that_is_killed_stops_the_run_which_goes_on(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_however_it_is_stopped_no_rank_is_left(number: signal.Signals, code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "flags"),
+    [(signal.SIGINT, 130, ()), (signal.SIGKILL, -9, ()), (signal.SIGINT, 130, ("--shard",)),
+     (signal.SIGKILL, -9, ("--shard",))],
+)  # fmt: skip
+def test_however_it_is_stopped_no_rank_is_left(
+    number: signal.Signals, code: int, flags: tuple[str, ...], tmp_path: Path
+) -> None:
     run = processes.etude(
         tmp_path, "train", "sft", "--steps", "5000", "--evaluate", "0", "--out", "run", "--set", "problems=2",
-        "--no-preset", "--ranks", "2",
+        "--no-preset", "--ranks", "2", *flags,
     )  # fmt: skip
     log, due = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
     while not (log.is_file() and log.stat().st_size) and run.running and time.monotonic() < due:

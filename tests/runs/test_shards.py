@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 import etude
-from etude.core.errors import CheckpointError, ConfigError, WorkerError
+from etude.core.errors import CheckpointError, ConfigError, InvariantError, WorkerError
 from etude.core.registry import get_method
 from etude.learners.value_model import ValueModel
 from etude.loops.team import Team
@@ -22,9 +23,10 @@ from etude.runs.ranks import check
 from etude.runs.training import Options
 from etude.runtime import divided, round_trip
 from etude.runtime.checkpoints import load_tensors, save_tensors
+from etude.stages.phases import Phase
 from etude.tasks import resolve_task
 from language_toys import random_model, random_policy
-from rank_toys import GRPO, assert_alike, killed, saved, trained
+from rank_toys import GRPO, SMALL, assert_alike, killed, saved, trained
 
 pytestmark = pytest.mark.usefixtures("one_thread", "forked_roles")
 
@@ -115,6 +117,41 @@ def test_a_rank_that_is_killed_in_a_pass_stops_the_run_which_goes_on(
         trained("grpo", tmp_path / "run", GRPO, ranks=2, shard=True)
     monkeypatch.undo()
     assert_alike(whole, etude.resume(tmp_path / "run", ranks=1, quiet=True))
+
+
+@pytest.mark.slow
+def test_the_first_rank_fails_alone_and_nobody_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the other waits for it in a pass."""
+    evaluate, pids = LanguagePolicy.evaluate_together, list[int]()
+
+    def asked(self: LanguagePolicy, *args: Any) -> Any:
+        evaluate(self, *args)
+        raise InvariantError("No more.")
+
+    def led(self: Team, *told: Any) -> Any:
+        pids.append(self.executor.pool.workers[0].process.pid)  # type: ignore[attr-defined]
+        return lead(self, *told)
+
+    lead = Team.lead
+    monkeypatch.setattr(Team, "lead", led)
+    monkeypatch.setattr(LanguagePolicy, "evaluate_together", asked)
+    with pytest.raises(InvariantError, match="No more"):
+        trained("grpo", tmp_path / "run", GRPO, ranks=2, shard=True)
+    (pid,) = pids
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.slow
+def test_a_stage_begins_anew_with_what_all_ranks_hold(tmp_path: Path) -> None:
+    """The weights of the first stage are asked of all before their pieces are given again."""
+    grpo: Any = get_method("grpo")
+    method = grpo.replace(problems=4, stages=(Phase(like="sft", end=0.5), Phase()))
+    one, two = (
+        etude.train(method, "compose", out=str(tmp_path / str(n)), **SMALL, **own)
+        for n, own in enumerate(({}, {"ranks": 2, "shard": True}))
+    )
+    assert_alike(one, two)
 
 
 def test_who_cannot_be_divided_is_told_so() -> None:

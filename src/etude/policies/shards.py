@@ -170,7 +170,7 @@ def _piece(parameter: nn.Parameter, ranks: Ranks) -> Piece:
     def hand_over(divided: Tensor) -> None:
         assert isinstance(divided.grad, DTensor)
         rows = divided.grad.to_local()
-        piece.grad = rows.clone() if piece.grad is None else piece.grad.add_(rows)
+        piece.grad = rows if piece.grad is None else piece.grad.add_(rows)
         divided.grad = None
 
     parameter.register_post_accumulate_grad_hook(hand_over)  # type: ignore[no-untyped-call]

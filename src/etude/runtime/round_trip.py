@@ -30,8 +30,8 @@ def room(folder: Path, checkpoint: Path) -> bool:
 def unlike(saved: Path, again: Path) -> str:
     """The first thing in a saved folder that the other one lacks or has otherwise, in words; empty if there is none.
 
-    What only the other one has is no matter: a checkpoint of an older version may say less. A tensor may be divided among
-    ranks in one of them, and whole or divided otherwise in the other.
+    What only the other one has is no matter: a checkpoint of an older version may say less. A tensor may be divided
+    among ranks in one of them, and whole or divided otherwise in the other.
     """
     elsewhere = divided.read(again)
     for path in sorted(p for p in saved.rglob("*") if p.is_file()):
