@@ -78,8 +78,8 @@ class Shards(Masters):
         """The first rank's weights. Raises ConfigError where they are rounded."""
         if not self.exact:
             raise ConfigError(
-                "A reference that moves is made of exact weights, and with --shard the first rank has them in 16 bits "
-                "alone: train in --dtype float32, or leave --shard out."
+                "A reference that moves, or a copy that lags, is made of exact weights, and with --shard the first "
+                "rank has them in 16 bits alone: train in --dtype float32, or leave --shard out."
             )
         return self.weights
 

@@ -14,6 +14,7 @@ from etude.core.episodes import FIRST
 from etude.core.errors import ConfigError, EtudeError
 from etude.core.method import Method
 from etude.core.players import names_of
+from etude.core.slots import Reference
 from etude.core.stages import applied
 from etude.core.task import LanguageTask
 from etude.runs.samplers import READ, load_policy
@@ -65,6 +66,18 @@ def _check_shard(method: Method, options: Options) -> None:
             )
 
 
+def _check_reference(method: Method, policy: LanguagePolicy) -> None:
+    """Raise ConfigError for a reference that would move towards rounded weights."""
+    from etude.policies.masters import LOW
+
+    moving = (own.reference for own in map(complete_token, (own for _, own in applied(method))) if own.reference)
+    if policy.dtype in LOW and any(type(part).refresh is not Reference.refresh for part in moving):
+        raise ConfigError(
+            f"The reference of {method.id} moves towards exact weights, and with --shard the first rank has them in 16 "
+            "bits alone: train in --dtype float32, or leave --shard out."
+        )
+
+
 def team_of(method: Method, options: Options, policy: LanguagePolicy) -> Team | None:
     """The other ranks of a run, started and met; None where there are none.
 
@@ -82,6 +95,7 @@ def team_of(method: Method, options: Options, policy: LanguagePolicy) -> Team | 
 
     if options.shard:
         shards.check(policy.model)
+        _check_reference(method, policy)
     told, count = dataclasses.asdict(options), options.ranks or 1
     arguments = {
         "method": method.to_json(), "options": {key: told[key] for key in READ}, "steps": options.steps,
