@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,14 +11,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from etude.core.errors import EtudeError
 from etude.core.streams import Stream
 from etude.loops import team
 from etude.loops.lockstep import in_step, lightest
+from etude.loops.movement import Movement
 from etude.loops.team import Follower
 from etude.policies.micro_batches import micro_batches
 from etude.runtime.executors.processes import Processes
+from etude.runtime.pieces import Piece
 from etude.runtime.ranks import ALONE, LostRank, Ranks
 from language_toys import random_batch, random_policy
 from rank_toys import BUDGET, Cut, Other, held, update_of, updated
@@ -48,9 +51,10 @@ CUTS = {2: (None, [0.4], [0.0]), 3: ([0.5, 0.5],)}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("count", "name"), [(2, "grpo with kl"), (2, "ppo"), (2, "dpo"), (3, "ppo"), (3, "clip-cov"), (3, "sft")]
+    ("count", "name"),
+    [(2, "grpo with kl"), (2, "ppo"), (2, "dpo"), (3, "ppo"), (3, "clip-cov"), (3, "sft"), (2, "capo")],
 )
-def test_whatever_the_cut_divided_weights_take_the_steps_of_one_process(count: int, name: str, tmp_path: Path) -> None:
+def test_whatever_the_cut_divided_weights_take_one_processs_steps(count: int, name: str, tmp_path: Path) -> None:
     metrics, gradients, weights = updated(name, ALONE)
     assert any(g is not None and bool(g.any()) for g in gradients)
     with met(count, tmp_path) as (others, ranks):
@@ -95,6 +99,29 @@ def test_what_is_passed_along_is_the_smallest_micro_batch() -> None:
     policy, batch = random_policy("gpt2"), random_batch((2, 2, 2, 2), seed=5)
     sizes = [len(rows) * int(batch.lengths[rows].max()) for rows in micro_batches(policy, batch, BUDGET)]
     assert len(sizes) > 1 and lightest(policy, batch, BUDGET).tokens.numel() == min(sizes)
+
+
+class Moved(Ranks):
+    """The first of two ranks; of the other's eight weights with a gradient two have moved."""
+
+    count = 2
+
+    def sum(self, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            tensor += torch.tensor([2.0, 8.0])
+
+
+def test_the_share_of_weights_that_moved_is_of_all_ranks() -> None:
+    """1 of 2 here, 2 of 8 on the other rank, and 1 of 1 that both hold: 4 of 11. A rank may hold nothing."""
+    own, alike = Piece.of(torch.zeros(2), torch.Size([10]), Moved()), torch.nn.Parameter(torch.zeros(1))
+    empty = Piece.of(torch.zeros(0), torch.Size([1]), Moved())
+    for parameter in (own, alike, empty):
+        parameter.grad = torch.ones_like(parameter)
+    movement = Movement([own, alike, empty])
+    with torch.no_grad():
+        own[0] += 1
+        alike += 1
+    assert movement.share() == pytest.approx(4 / 11)
 
 
 def test_what_fails_in_a_pass_of_all_ranks_is_a_sentence() -> None:

@@ -154,6 +154,7 @@ def test_a_stage_begins_anew_with_what_all_ranks_hold(tmp_path: Path) -> None:
     assert_alike(one, two)
 
 
+@pytest.mark.slow
 def test_who_cannot_be_divided_is_told_so() -> None:
     grpo, task, two = get_method("grpo"), resolve_task("compose"), Options(ranks=2, shard=True)
     check(grpo, task, two)
@@ -195,6 +196,14 @@ def test_rounded_weights_move_no_reference() -> None:
     policy.weights.masters = own
     with pytest.raises(ConfigError, match=r"has them in 16 bits alone: train in --dtype float32"):
         policy.move_reference(0.5)
+
+
+@pytest.mark.slow
+def test_a_reference_that_moves_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="reference of grpo moves towards exact weights, and with --shard the first"):
+        trained(
+            "grpo", tmp_path / "run", (*GRPO, "reference=moving-average"), ranks=2, shard=True, dtype="bfloat16"
+        )  # fmt: skip
 
 
 def test_rows_of_all_ranks_are_a_tensor_again(tmp_path: Path) -> None:
