@@ -37,7 +37,6 @@ class Shards(Masters):
             on others it is divided.
         evaluate: what the model says of a batch, in the middle of a pass.
         ranks: who has the other pieces; all of them make theirs at once.
-
     """
 
     def __init__(self, model: PreTrainedModel, evaluate: Evaluate, ranks: Ranks) -> None:
