@@ -57,7 +57,7 @@ def _check_shard(method: Method, options: Options) -> None:
         if own.own_critic is not None:
             raise ConfigError(
                 f"--shard divides the policy alone, and the critic of {method.id} is a network of its own that every "
-                "rank would hold whole: leave --shard out, or take a value head (critic=value-head)."
+                "rank would hold whole: leave --shard out, or take a value head (--set critic=token-critic)."
             )
         if own.optimizer.halves:
             raise ConfigError(
