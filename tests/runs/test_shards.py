@@ -13,10 +13,12 @@ import pytest
 import torch
 
 import etude
+from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import CheckpointError, ConfigError, InvariantError, WorkerError
 from etude.core.registry import get_method
 from etude.learners.value_model import ValueModel
 from etude.loops.team import Team
+from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.policies import shards
 from etude.policies.language import LanguagePolicy
 from etude.runs.ranks import check
@@ -141,6 +143,24 @@ def test_the_first_rank_fails_alone_and_nobody_is_left(tmp_path: Path, monkeypat
     (pid,) = pids
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+class OnlyHere(ClippedSurrogate):
+    """One that fails on every rank but the first."""
+
+    def __call__(self, batch: TokenBatch, policy: TokenLogProbs) -> torch.Tensor:
+        if torch.distributed.get_rank():
+            raise InvariantError("Rows are gone.")
+        return super().__call__(batch, policy)
+
+
+@pytest.mark.slow
+def test_another_rank_fails_alone_and_its_sentence_ends_the_run(tmp_path: Path) -> None:
+    """While the first waits for it in a pass."""
+    grpo: Any = get_method("grpo")
+    method = grpo.replace(problems=4, objective=OnlyHere())
+    with pytest.raises(WorkerError, match=r"Other rank 1 of 1 .*lost its process.*Rows are gone\..* safe at step 0 "):
+        etude.train(method, "compose", out=str(tmp_path / "run"), **SMALL, ranks=2, shard=True)
 
 
 @pytest.mark.slow
