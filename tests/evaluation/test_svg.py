@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from etude.evaluation.svg import PALETTE, Bar, Series, svg_bars, svg_curve
@@ -117,6 +117,8 @@ def test_ticks(low: float, high: float, expected: list[float]) -> None:
     assert ticks(low, high) == expected
 
 
+@example(0.0, 5e-324, 2)
+@example(1e-310, 2e-310, 8)
 @given(st.floats(-1e200, 1e200), st.floats(-1e200, 1e200), st.integers(2, 8))
 def test_ticks_cover_the_range(a: float, b: float, count: int) -> None:
     low, high = sorted((a, b))

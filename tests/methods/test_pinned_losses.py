@@ -43,6 +43,7 @@ from etude.methods.rlvr.poly_ppo import chosen_sets
 from etude.methods.rlvr.rlad import SolvedWith
 from etude.methods.rlvr.rlp import InformationGain
 from etude.optimizers.adam import AdamW
+from etude.policies.fingerprint import fingerprint
 from etude.policies.texts.models import SavedModel
 from etude.rewards.model import RewardModel
 from etude.rewards.pair_judges import ModelPairJudge
@@ -116,6 +117,10 @@ class Policy:
             "values": padded(world.values_now.detach()).requires_grad_(True),
         }
 
+    @property
+    def weights(self) -> SimpleNamespace:
+        return SimpleNamespace(mark=lambda: fingerprint(self.parameters()))
+
     def parameters(self) -> list[Tensor]:
         return list(self.leaves.values())
 
@@ -136,6 +141,8 @@ class Policy:
         if "hidden" in needs:
             said["hidden"] = padded(self.world.hidden_now)[place, :width]
         return TokenLogProbs(**said, head=self.head(rows.temperature) if "hidden" in needs else None)
+
+    evaluate_together = evaluate
 
 
 def reference_logits(policy: Policy, rows: TokenBatch) -> Tensor:

@@ -6,6 +6,9 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
+SMALLEST = 1e-300
+"""What is no distance: of numbers below this the powers of ten are not exact, and then 0."""
+
 
 def ticks(low: float, high: float, count: int = 4) -> list[float]:
     """Round numbers (1, 2 or 5 times a power of ten) at even distances that cover [low, high], about `count` of them.
@@ -13,8 +16,8 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
     >>> ticks(0.03, 0.97)
     [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     """
-    if high - low <= 1e-12 * max(abs(low), abs(high)):
-        pad = abs(low) * 0.1 or 1.0
+    if high - low <= max(1e-12 * max(abs(low), abs(high)), SMALLEST):
+        pad = abs(low) * 0.1 if abs(low) > SMALLEST else 1.0
         low, high = low - pad, high + pad
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
