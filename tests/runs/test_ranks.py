@@ -85,9 +85,8 @@ def test_a_rank_that_is_killed_stops_the_run_which_goes_on(
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc")
 @pytest.mark.parametrize(
     ("number", "code", "flags"),
-    [(signal.SIGINT, 130, ()), (signal.SIGKILL, -9, ()), (signal.SIGINT, 130, ("--shard",)),
-     (signal.SIGKILL, -9, ("--shard",))],
-)  # fmt: skip
+    [(signal.SIGINT, 130, ()), (signal.SIGKILL, -9, ("--shard",))],
+)
 def test_however_it_is_stopped_no_rank_is_left(
     number: signal.Signals, code: int, flags: tuple[str, ...], tmp_path: Path
 ) -> None:
