@@ -30,8 +30,8 @@ from etude.regularizers.kl import KLToReference
 from etude.runtime import divided
 from etude.runtime.checkpoints import load_tensors
 from etude.runtime.executors.roles import Dispatch, dispatched
-from etude.runtime.pieces import Piece
 from etude.runtime.ranks import Gloo, Ranks
+from etude.runtime.shards import Shard
 from language_toys import random_batch, random_policy
 
 TIMINGS = ("seconds", "tokens_per_second")
@@ -125,7 +125,7 @@ def whole(parameter: Any, tensor: Tensor | None) -> Tensor | None:
     """What is as large as a parameter, of all ranks."""
     if tensor is None:
         return None
-    return parameter.joined(tensor) if isinstance(parameter, Piece) else tensor.detach().clone()
+    return parameter.joined(tensor) if isinstance(parameter, Shard) else tensor.detach().clone()
 
 
 def updated(name: str, ranks: Ranks) -> tuple[dict[str, float], list[Tensor | None], list[Tensor]]:

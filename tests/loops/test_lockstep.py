@@ -21,8 +21,8 @@ from etude.loops.movement import Movement
 from etude.loops.team import Follower
 from etude.policies.micro_batches import micro_batches
 from etude.runtime.executors.processes import Processes
-from etude.runtime.pieces import Piece
 from etude.runtime.ranks import ALONE, LostRank, Ranks
+from etude.runtime.shards import Shard
 from language_toys import random_batch, random_policy
 from rank_toys import BUDGET, Cut, Other, held, update_of, updated
 
@@ -113,8 +113,8 @@ class Moved(Ranks):
 
 def test_the_share_of_weights_that_moved_is_of_all_ranks() -> None:
     """1 of 2 here, 2 of 8 on the other rank, and 1 of 1 that both hold: 4 of 11. A rank may hold nothing."""
-    own, alike = Piece.of(torch.zeros(2), torch.Size([10]), Moved()), torch.nn.Parameter(torch.zeros(1))
-    empty = Piece.of(torch.zeros(0), torch.Size([1]), Moved())
+    own, alike = Shard.of(torch.zeros(2), torch.Size([10]), Moved()), torch.nn.Parameter(torch.zeros(1))
+    empty = Shard.of(torch.zeros(0), torch.Size([1]), Moved())
     for parameter in (own, alike, empty):
         parameter.grad = torch.ones_like(parameter)
     movement = Movement([own, alike, empty])

@@ -165,7 +165,7 @@ def test_another_rank_fails_alone_and_its_sentence_ends_the_run(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_a_stage_begins_anew_with_what_all_ranks_hold(tmp_path: Path) -> None:
-    """The weights of the first stage are asked of all before their pieces are given again."""
+    """The weights of the first stage are asked of all before their shards are given again."""
     grpo: Any = get_method("grpo")
     method = grpo.replace(problems=4, stages=(Phase(like="sft", end=0.5), Phase()))
     one, two = (

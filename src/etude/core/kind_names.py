@@ -23,12 +23,9 @@ def all_slots() -> dict[str, tuple[type[Method], ...]]:
 def kind_class(name: str) -> type[Method]:
     """The kind called `name` ('TokenMethod', or 'my_module:MyMethod'). Raises UnknownNameError."""
     if ":" in name:
-        from etude.core.registry import load_attribute
+        from etude.core.registry import load_class
 
-        thing = load_attribute(name)
-        if not (isinstance(thing, type) and issubclass(thing, Method)):
-            raise ConfigError(f"{name} must be a kind of Method, got {thing!r}.")
-        return thing
+        return load_class(name, Method, "a kind of Method")
     if name not in KINDS:
         raise UnknownNameError("kind of method", name, KINDS)
     return KINDS[name]

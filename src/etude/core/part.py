@@ -297,12 +297,9 @@ def walk(cls: type[Part] = Part) -> Iterator[type[Part]]:
 def part_class(name: str) -> type[Part]:
     """The part class called `name` ('clip-cov', or 'my_module:MyPart'). Raises UnknownNameError."""
     if ":" in name:
-        from etude.core.registry import load_attribute
+        from etude.core.registry import load_class
 
-        thing = load_attribute(name)
-        if not (isinstance(thing, type) and issubclass(thing, Part)):
-            raise ConfigError(f"{name} must be a Part class, got {thing!r}.")
-        return thing
+        return load_class(name, Part, "a Part class")
     classes = part_classes()
     if name in classes and not _is_its_modules(classes[name]):  # put into the module, or taken out, since
         _part_classes.cache_clear()

@@ -17,7 +17,7 @@ import traceback
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.rooms import part_rooms
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from etude.core.method import Method
     from etude.core.worlds import World
 
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 _HERE = str(Path(__file__).resolve())
 Shelf = Literal["methods", "tasks"]
@@ -111,6 +112,14 @@ def load_attribute(reference: str) -> Any:
         public = [n for n in vars(module) if not n.startswith("_")]
         raise UnknownNameError(f"attribute of {source}", attribute, public)
     return getattr(module, attribute)
+
+
+def load_class(reference: str, base: type[T], what: str) -> type[T]:
+    """The class that `module:attribute` or `file.py:attribute` names. Raises ConfigError if it is not `what`."""
+    thing = load_attribute(reference)
+    if not (isinstance(thing, type) and issubclass(thing, base)):
+        raise ConfigError(f"{reference} must be {what}, got {thing!r}.")
+    return thing
 
 
 def reference(thing: Any) -> str | None:

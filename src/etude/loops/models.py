@@ -18,7 +18,7 @@ from etude.loops.update import Updater
 from etude.policies.ensemble import beside
 from etude.policies.language import LanguagePolicy
 from etude.policies.sparing import mark, recalled, spared
-from etude.runtime.pieces import Piece
+from etude.runtime.shards import Shard
 
 PREFIXES = {OWN: "optimizer.", OTHER: "other_optimizer."}
 """Of the optimizers' tensors in checkpoints."""
@@ -38,11 +38,11 @@ class Trained:
         learners = self.updater.learners.tensors()
         return {**self.policy.tensors(), **stepper, **learners, "noise": self.updater.noise.sums}
 
-    def pieces(self) -> dict[str, Piece]:
+    def shards(self) -> dict[str, Shard]:
         """Which of `tensors` are divided among ranks, by name: this one has its rows of them alone."""
-        weights = {f"model.{k}": p for k, p in self.policy.masters.parameters.items() if isinstance(p, Piece)}
+        weights = {f"model.{k}": p for k, p in self.policy.masters.parameters.items() if isinstance(p, Shard)}
         steppers = self.updater.steppers.items()
-        return weights | {f"{PREFIXES[turn]}{k}": p for turn, s in steppers for k, p in s.pieces().items()}
+        return weights | {f"{PREFIXES[turn]}{k}": p for turn, s in steppers for k, p in s.shards().items()}
 
     def counters(self) -> dict[str, Any]:
         """What else it depends on, as JSON."""
@@ -90,7 +90,7 @@ def saved(models: Models, folder: Path) -> tuple[dict[str, Tensor], dict[str, An
         where = place(folder, name)
         where.parent.mkdir(exist_ok=True)
         model.policy.save(where)
-        left, start = spared(model.policy) | model.pieces().keys(), _below(name)
+        left, start = spared(model.policy) | model.shards().keys(), _below(name)
         tensors |= {f"{start}{k}": v for k, v in model.tensors().items() if k not in left}
         counters[name] = {**model.counters(), "reference": mark(model.policy)}
     first = counters.pop(FIRST)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from etude.runtime.pieces import Piece, divided
+from etude.runtime.shards import Shard, divided
 
 SAMPLE = 1024
 """Entries of each tensor that are looked at."""
@@ -35,9 +35,9 @@ class Movement:
             counts.append(torch.stack([((_sample(p) != before) & pulled).sum(), pulled.sum()]))
         found: Sequence[Tensor] = [*torch.stack(counts).double().cpu()] if counts else []  # asked for at once
         for p, before, own in zip(self.parameters, self.before, found):
-            (apart if isinstance(p, Piece) else alike).add_(own * (p.numel() / max(1, len(before))))
-        for piece in divided(self.parameters)[:1]:
-            piece.ranks.sum([apart])
+            (apart if isinstance(p, Shard) else alike).add_(own * (p.numel() / max(1, len(before))))
+        for shard in divided(self.parameters)[:1]:
+            shard.ranks.sum([apart])
         changed, seen = (alike + apart).tolist()
         return changed / seen if seen else 1.0
 

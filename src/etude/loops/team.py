@@ -26,7 +26,7 @@ from etude.core.stages import OTHER
 from etude.core.streams import Stream
 from etude.loops.lessons import Lesson, taught
 from etude.loops.models import Trained
-from etude.loops.pieces import held, joined, write
+from etude.loops.shards import held, joined, write
 from etude.loops.states import below, join_tensors, split_tensors
 from etude.loops.token_learning import TokenLearners
 from etude.loops.update import Updater
@@ -205,14 +205,14 @@ class Team:
             self._hand(model, self._whole(model))
 
     def hand(self, model: Trained, loaded: Mapping[str, Tensor], stage: int) -> None:
-        """Give all ranks their pieces of what this one has loaded, where something is divided; others wait for `lead`.
+        """Give all ranks their shards of what this one has loaded, where something is divided; others wait for `lead`.
 
         Args:
             loaded: by the names of `model.tensors`, whole; weights that this rank has whole may be left out.
         """
         self.stage = stage
-        if pieces := model.pieces():
-            own = {k: v for k, v in loaded.items() if k in pieces}
+        if shards := model.shards():
+            own = {k: v for k, v in loaded.items() if k in shards}
             self._hand(model, {**model.tensors(), **held(model), **own})
 
     def _hand(self, model: Trained, tensors: Mapping[str, Tensor]) -> None:
@@ -226,7 +226,7 @@ class Team:
 
     def _whole(self, model: Trained) -> dict[str, Tensor]:
         """All tensors of a model; what is divided is asked of the others, if they have it as this one has."""
-        names = [*model.pieces()]
+        names = [*model.shards()]
         if not names:
             return model.tensors()
         if not self._given or self._given[1] != model.policy.loads:
@@ -238,11 +238,11 @@ class Team:
 
     def save(self, folder: Path, model: Trained) -> None:
         """Write what is divided among the ranks into a checkpoint: each its own rows, in a file of its own."""
-        pieces, left = model.pieces(), spared(model.policy)
-        if not (names := [name for name in pieces if name not in left]):
+        shards, left = model.shards(), spared(model.policy)
+        if not (names := [name for name in shards if name not in left]):
             return
         self._bring(model)
-        divided.write_index(folder, self.ranks.count, {name: pieces[name].whole[0] for name in names})
+        divided.write_index(folder, self.ranks.count, {name: shards[name].whole[0] for name in names})
         answer = self.executor.begin("write", None, folder=str(folder), names=names)
         write(model, folder, names, self.ranks)
         answer.result()

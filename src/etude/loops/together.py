@@ -10,13 +10,13 @@ from torch import Tensor
 
 from etude.core.errors import InvariantError
 from etude.loops.tally import Tally, numbers
-from etude.runtime.pieces import Piece
 from etude.runtime.ranks import Ranks
+from etude.runtime.shards import Shard
 
 
 def add_gradients(ranks: Ranks, parameters: Sequence[Any]) -> None:
-    """Make every gradient the sum over ranks; where no rank has one there is none. Those of pieces are so already."""
-    parameters = [p for p in parameters if not isinstance(p, Piece)]
+    """Make every gradient the sum over ranks; where no rank has one there is none. Those of shards are so already."""
+    parameters = [p for p in parameters if not isinstance(p, Shard)]
     if ranks.count == 1 or not parameters:
         return
     there = torch.tensor([p.grad is not None for p in parameters], dtype=torch.long)

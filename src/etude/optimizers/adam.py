@@ -15,7 +15,7 @@ from etude.core.population import FlatParameters
 from etude.core.step_slots import StepOptimizer
 from etude.optimizers.population import DecayingAdam, PopulationAdam
 from etude.optimizers.schedules import Constant, Schedule
-from etude.runtime.pieces import size
+from etude.runtime.shards import size
 
 CONTROL_RATE = 3e-4
 """The learning rate of control where none is chosen."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from etude.core.errors import NonFiniteError
 from etude.core.optimizer_slots import TokenOptimizer
 from etude.optimizers.population import MAX_FAILURES, Differentiable, Metrics, tensors_of
-from etude.runtime.pieces import Piece, clip_gradients
+from etude.runtime.shards import Shard, clip_gradients
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -111,10 +111,10 @@ class ModelStepper:
             {**self.optimizer.state_dict(), "state": {k: dict(v) for k, v in moments.items()}}
         )
 
-    def pieces(self) -> dict[str, Piece]:
-        """Which of `tensors` are of a piece of a weight, by name: this rank has its rows of them alone."""
+    def shards(self) -> dict[str, Shard]:
+        """Which of `tensors` are of a shard of a weight, by name: this rank has its rows of them alone."""
         own = ((f"{i}.{k}", self.parameters[i], v) for i, state in self.moments().items() for k, v in state.items())
-        return {name: p for name, p, value in own if isinstance(p, Piece) and value.shape == p.shape}
+        return {name: p for name, p, value in own if isinstance(p, Shard) and value.shape == p.shape}
 
     def tensors(self) -> dict[str, Tensor]:
         """All that the next step depends on: moments as 'NUMBER.NAME', and `failures`."""
@@ -122,13 +122,13 @@ class ModelStepper:
         return {**flat, "failures": torch.tensor(self.failures)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Undo `tensors`; those of pieces are given whole, and cut here."""
+        """Undo `tensors`; those of shards are given whole, and cut here."""
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
             number, _, key = name.partition(".")
             if key:
                 of = self.parameters[int(number)]
-                own = of.cut(value).clone() if isinstance(of, Piece) and value.shape == of.whole else value
+                own = of.cut(value).clone() if isinstance(of, Shard) and value.shape == of.whole else value
                 moments.setdefault(int(number), {})[key] = own
         self.remember(moments)
         self.failures = int(tensors["failures"])

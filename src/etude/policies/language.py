@@ -262,7 +262,7 @@ class LanguagePolicy:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the model computes in, and is saved in: pieces of its weights may have more bits."""
+        """What the model computes in, and is saved in: shards of its weights may have more bits."""
         shards = self.weights.shards
         return self.model.dtype if shards is None else shards.dtype
 

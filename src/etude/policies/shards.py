@@ -19,8 +19,8 @@ from etude.core.errors import ConfigError
 from etude.policies.fingerprint import fingerprint
 from etude.policies.masters import LOW, Masters
 from etude.policies.protocols import Model, adapted
-from etude.runtime.pieces import Piece
 from etude.runtime.ranks import Ranks
+from etude.runtime.shards import Shard
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -30,13 +30,13 @@ Evaluate = Callable[["PreTrainedModel", TokenBatch, frozenset[str]], TokenLogPro
 
 
 class Shards(Masters):
-    """This rank's pieces of a model's weights, and the model that computes with those of all ranks.
+    """This rank's shards of a model's weights, and the model that computes with those of all ranks.
 
     Args:
         model: what is trained, as `check` has let through: on the first rank it stays as it is and is kept up to date,
             on others it is divided.
         evaluate: what the model says of a batch, in the middle of a pass.
-        ranks: who has the other pieces; all of them make theirs at once.
+        ranks: who has the other shards; all of them make theirs at once.
     """
 
     def __init__(self, model: PreTrainedModel, evaluate: Evaluate, ranks: Ranks) -> None:
@@ -46,8 +46,8 @@ class Shards(Masters):
         self._mark = fingerprint(_exact(p) for p in model.parameters())
         self.model = copy.deepcopy(model) if first else model
         self.parts = _divided(_Pass(self.model, evaluate), layers(self.model), self.dtype, ranks.count)
-        self.pieces = {k: _piece(p, ranks) for k, p in self.model.named_parameters()}
-        self.parameters = {**self.pieces}
+        self.shards = {k: _shard(p, ranks) for k, p in self.model.named_parameters()}
+        self.parameters = {**self.shards}
 
     def __call__(self, batch: TokenBatch, needs: frozenset[str]) -> TokenLogProbs:
         """What the model says of this rank's rows, while the others ask the same of theirs: one pass of all."""
@@ -61,8 +61,8 @@ class Shards(Masters):
     def publish(self) -> None:
         """Bring the first rank's weights up to date, one after another; all ranks call it at once."""
         marks: list[float] = []
-        for name, piece in self.pieces.items():
-            now = piece.joined(piece)
+        for name, shard in self.shards.items():
+            now = shard.joined(shard)
             marks += fingerprint([now])
             if name in self.weights:
                 self.weights[name].copy_(now)
@@ -70,7 +70,7 @@ class Shards(Masters):
 
     @property
     def exact(self) -> bool:
-        """Whether the first rank's weights are the pieces to the last bit."""
+        """Whether the first rank's weights are the shards to the last bit."""
         return self.dtype not in LOW
 
     def whole(self) -> Mapping[str, Tensor]:
@@ -89,16 +89,16 @@ class Shards(Masters):
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Take this rank's rows of other numbers, which are given whole."""
-        for name, piece in self.pieces.items():
-            piece.copy_(piece.cut(tensors[name]))
+        for name, shard in self.shards.items():
+            shard.copy_(shard.cut(tensors[name]))
             if name in self.weights:
                 self.weights[name].copy_(tensors[name])
         self._mark = fingerprint(_exact(tensors[name]) for name in self.parameters)
 
     @property
     def extra_bytes(self) -> int:
-        """Memory that the pieces take: beside the weights on the first rank."""
-        return sum(piece.nbytes for piece in self.parameters.values())
+        """Memory that the shards take: beside the weights on the first rank."""
+        return sum(shard.nbytes for shard in self.parameters.values())
 
 
 class _Pass(nn.Module):
@@ -159,21 +159,21 @@ def _divided(whole: nn.Module, layers: list[nn.Module], dtype: torch.dtype, coun
     return whole
 
 
-def _piece(parameter: nn.Parameter, ranks: Ranks) -> Piece:
+def _shard(parameter: nn.Parameter, ranks: Ranks) -> Shard:
     """What the optimizer steps on: this rank's rows, which take their gradient over as it arises."""
     from torch.distributed.tensor import DTensor
 
     assert isinstance(parameter, DTensor)
-    piece = Piece.of(parameter.to_local(), parameter.shape, ranks)
+    shard = Shard.of(parameter.to_local(), parameter.shape, ranks)
 
     def hand_over(divided: Tensor) -> None:
         assert isinstance(divided.grad, DTensor)
         rows = divided.grad.to_local()
-        piece.grad = rows if piece.grad is None else piece.grad.add_(rows)
+        shard.grad = rows if shard.grad is None else shard.grad.add_(rows)
         divided.grad = None
 
     parameter.register_post_accumulate_grad_hook(hand_over)  # type: ignore[no-untyped-call]
-    return piece
+    return shard
 
 
 def _exact(tensor: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from etude.policies.fingerprint import fingerprint
 from etude.policies.language import LanguagePolicy
 from etude.policies.loading import load_model
 from etude.policies.protocols import Model
-from etude.runtime.pieces import size
+from etude.runtime.shards import size
 
 
 def spared(policy: LanguagePolicy) -> set[str]:

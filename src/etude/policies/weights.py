@@ -72,7 +72,7 @@ class Weights:
 
     @property
     def shards(self) -> Shards | None:
-        """The model that computes with the pieces of all ranks, where weights are divided."""
+        """The model that computes with the shards of all ranks, where weights are divided."""
         return self.masters if isinstance(self.masters, Shards) else None
 
     def divide(self, evaluate: Evaluate, ranks: Ranks) -> None:

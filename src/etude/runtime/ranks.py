@@ -61,7 +61,7 @@ class Ranks:
         return [value]
 
     def joined(self, rows: Tensor, length: int) -> Tensor:
-        """The tensor [length, ...] of which each rank has its share of rows (`pieces.share`)."""
+        """The tensor [length, ...] of which each rank has its share of rows (`shards.share`)."""
         return rows
 
     def close(self) -> None:

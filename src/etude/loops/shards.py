@@ -1,4 +1,4 @@
-"""What ranks that each hold a piece of a model make of it together: whole tensors, and files of a checkpoint."""
+"""What ranks that each hold a shard of a model make of it together: whole tensors, and files of a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from etude.runtime.ranks import Ranks
 
 def joined(model: Trained, names: Sequence[str]) -> dict[str, Tensor]:
     """Whole what is divided among ranks, of these names; all ranks ask at once."""
-    pieces, tensors = model.pieces(), model.tensors()
-    return {name: pieces[name].joined(tensors[name]) for name in names}
+    shards, tensors = model.shards(), model.tensors()
+    return {name: shards[name].joined(tensors[name]) for name in names}
 
 
 def write(model: Trained, folder: Path, names: Sequence[str], ranks: Ranks) -> None:
@@ -25,6 +25,6 @@ def write(model: Trained, folder: Path, names: Sequence[str], ranks: Ranks) -> N
 
 
 def held(model: Trained) -> dict[str, Tensor]:
-    """The weights that the first rank has whole, as its pieces are of them: exact until a step that is rounded."""
+    """The weights that the first rank has whole, as its shards are of them: exact until a step that is rounded."""
     masters = model.policy.masters
     return {f"model.{k}": w.detach().to(masters.parameters[k].dtype) for k, w in masters.weights.items()}

@@ -1,4 +1,4 @@
-"""Pieces: tensors of which each rank holds some rows, and no rank all of them.
+"""Shards: tensors of which each rank holds some rows, and no rank all of them.
 
 Of n rows and R ranks each rank has ceil(n / R), in order, and the last ones what is left, perhaps nothing: as
 `torch.chunk` cuts them, and so FSDP2.
@@ -24,7 +24,7 @@ def share(rows: int, count: int, rank: int) -> tuple[int, int]:
     return min(rank * each, rows), min((rank + 1) * each, rows)
 
 
-class Piece(nn.Parameter):
+class Shard(nn.Parameter):
     """This rank's rows of a weight that is divided among ranks, as the optimizer knows them.
 
     `whole` is the shape of the weight, and `ranks` who has the others.
@@ -34,11 +34,11 @@ class Piece(nn.Parameter):
     ranks: Ranks
 
     @classmethod
-    def of(cls, rows: Tensor, whole: torch.Size, ranks: Ranks) -> Piece:
-        """A piece that shares memory with these rows."""
-        piece = cls(rows.detach())
-        piece.whole, piece.ranks = whole, ranks
-        return piece
+    def of(cls, rows: Tensor, whole: torch.Size, ranks: Ranks) -> Shard:
+        """A shard that shares memory with these rows."""
+        shard = cls(rows.detach())
+        shard.whole, shard.ranks = whole, ranks
+        return shard
 
     def cut(self, tensor: Tensor) -> Tensor:
         """This rank's rows of a tensor of the weight's shape."""
@@ -47,18 +47,18 @@ class Piece(nn.Parameter):
 
     @torch.no_grad()
     def joined(self, rows: Tensor) -> Tensor:
-        """The tensor of which every rank has the rows that its piece has of the weight; all ranks ask at once."""
+        """The tensor of which every rank has the rows that its shard has of the weight; all ranks ask at once."""
         return self.ranks.joined(rows, self.whole[0])
 
 
-def divided(parameters: Iterable[Tensor]) -> list[Piece]:
-    """Those parameters of which this rank has a piece."""
-    return [p for p in parameters if isinstance(p, Piece)]
+def divided(parameters: Iterable[Tensor]) -> list[Shard]:
+    """Those parameters of which this rank has a shard."""
+    return [p for p in parameters if isinstance(p, Shard)]
 
 
 def size(parameter: Tensor) -> int:
     """Numbers of a parameter, on all ranks together."""
-    return parameter.whole.numel() if isinstance(parameter, Piece) else parameter.numel()
+    return parameter.whole.numel() if isinstance(parameter, Shard) else parameter.numel()
 
 
 def square_sum(tensors: Iterable[Tensor]) -> Tensor:
@@ -71,15 +71,15 @@ def square_sum(tensors: Iterable[Tensor]) -> Tensor:
 def clip_gradients(parameters: Iterable[Tensor], limit: float) -> float:
     """Scale gradients down to a global norm of at most `limit`, in place, and return the norm before.
 
-    It is the norm over all ranks: of what they hold alike once, of pieces the sum of theirs.
+    It is the norm over all ranks: of what they hold alike once, of shards the sum of theirs.
     """
     own = [p for p in parameters if p.grad is not None]
-    pieces = divided(own)
-    if not pieces:
+    shards = divided(own)
+    if not shards:
         return float(nn.utils.clip_grad_norm_(own, limit))
-    total = square_sum(p.grad for p in pieces if p.grad is not None)
-    pieces[0].ranks.sum([total])
-    alike = square_sum(p.grad for p in own if p.grad is not None and not isinstance(p, Piece))
+    total = square_sum(p.grad for p in shards if p.grad is not None)
+    shards[0].ranks.sum([total])
+    alike = square_sum(p.grad for p in own if p.grad is not None and not isinstance(p, Shard))
     norm = float((total + alike).sqrt())
     factor = min(1.0, limit / (norm + 1e-6))  # as torch has it
     for parameter in own:
