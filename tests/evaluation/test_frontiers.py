@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from etude.core.episodes import Episode
 from etude.core.errors import DataError
 from etude.evaluation.frontiers import Frontier, divergence, matched
 from etude.evaluation.language import Evaluation
@@ -72,3 +75,17 @@ def test_the_divergence_is_that_of_completions() -> None:
         gap = (said[1] - said[0])[torch.tensor(mask[1:], dtype=torch.bool)]
         sums.append(float((gap.detach().exp() - 1 - gap.detach()).sum()))
     assert divergence(policy, start, found) == pytest.approx(np.mean(sums), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_an_episode_of_several_views_counts_once() -> None:
+    policy, start = random_policy(seed=1, dtype=torch.float64), random_policy(seed=2, dtype=torch.float64)
+    one, two = random_episodes((2,), seed=5)
+
+    def of(*episodes: Episode) -> float:
+        found = Evaluation("test", np.zeros((1, 1), bool), np.zeros((1, 1)), [list(episodes)], [])
+        return divergence(policy, start, found)
+
+    both = replace(one, views=[one.segments, two.segments])
+    assert of(both) == pytest.approx(of(one) + of(two), rel=1e-9)
+    assert of(one, two) == pytest.approx((of(one) + of(two)) / 2, rel=1e-9)

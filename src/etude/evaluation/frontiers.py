@@ -87,7 +87,8 @@ def divergence(policy: LanguagePolicy, start: LanguagePolicy, found: Evaluation)
     """KL(policy || start) in nats per completion, from completions that the policy was tested on.
 
     Estimates of tokens (exp(d) - d - 1 with d = log start - log policy, http://joschu.net/blog/kl-approx.html) summed
-    over each completion: without bias, and never below 0.
+    over each completion, of all that was sampled in it where it has several turns or views: without bias, and never
+    below 0.
     """
     from etude.core.rows import to_batch
     from etude.policies.texts.likelihood import rows_logp
@@ -98,4 +99,4 @@ def divergence(policy: LanguagePolicy, start: LanguagePolicy, found: Evaluation)
     batch = to_batch(episodes, policy.tokenizer.pad_token_id, 1.0, policy.device)
     own, before = (rows_logp(CurrentPolicy(), who, batch) for who in (policy, start))
     each = kl_estimate(own, before.to(own), "k3").masked_fill(~batch.action_mask, 0.0).sum(1)
-    return float(each.double().mean())
+    return float(each.double().sum()) / len(episodes)
