@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import etude
+import processes
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.registry import get_method
 from etude.runs.training import Options
@@ -78,17 +80,23 @@ def outcome(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(("task", "first"), [("CartPole-v1", 5), ("CartPole-v1", 21), ("Pendulum-v1", 37)])
 def test_killed_at_any_write_and_resumed_it_ends_the_same(task: str, first: int, tmp_path: Path) -> None:
     """Each at other changes to the disk: tasks of choices and of numbers, both with short episodes."""
-    go(tmp_path / "whole", task)
-    whole = outcome(tmp_path / "whole")
+    processes.lean(tmp_path, kill_and_resume, tmp_path, task, first)
+
+
+def kill_and_resume(path: Path, task: str, first: int) -> None:
+    """In a process without threads, which a fork would not take along."""
+    torch.set_num_threads(1)
+    go(path / "whole", task)
+    whole = outcome(path / "whole")
     assert len(whole["metrics"]) == 6
     for at in range(first, 500, 80):
-        folder = tmp_path / str(at)
+        folder = path / str(at)
         if in_a_child(folder, task, at):
             break
         go(folder, task, resume=True)
         assert outcome(folder) == whole, at
     else:
-        pytest.fail("no run came to its end")
+        raise AssertionError("no run came to its end")
     assert at > 50
 
 

@@ -61,7 +61,9 @@ def test_kill_9_frees_the_lock_even_while_a_worker_lives_on(tmp_path: Path) -> N
             held.close()
         finally:
             os._exit(1)
+    os.close(writer)  # so that a child which fails is not waited for
     worker = int(os.read(reader, 20))
+    os.close(reader)
     try:
         with pytest.raises(RunFolderError, match=f"in use by process {child} on"):
             RunFolder.create(tmp_path / "run", METHOD, CONFIG)
