@@ -9,12 +9,15 @@ numbers. A rank calls the same things in the same order as the others; each call
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,10 +131,13 @@ class Gloo(Ranks):
         self.rank, self.count, self.lockstep = rank, count, lockstep
         store = dist.FileStore(str(meeting), count)  # type: ignore[attr-defined]  # it is exported
         store.set_timeout(timedelta(seconds=JOINING))
+        _spare_children()
+        hook = sys.excepthook
         with _loopback(), _lost():
             dist.init_process_group(
                 "gloo", store=store, rank=rank, world_size=count, timeout=timedelta(seconds=patience)
             )
+        sys.excepthook = hook  # torch puts the rank before each line of an error, for as long as the process lives
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         import torch
@@ -176,6 +182,13 @@ class Gloo(Ranks):
         with suppress(RuntimeError):
             if dist.is_initialized():
                 dist.destroy_process_group()
+
+
+@cache
+def _spare_children() -> None:
+    """Have forked children collect nothing that was there before: a group of gloo's that ends joins its threads, which
+    no child has, and FSDP2 keeps groups in cycles."""
+    os.register_at_fork(after_in_child=gc.freeze)
 
 
 @contextmanager
