@@ -37,6 +37,7 @@ def evaluate(
     temperature: float = 1.0,
     top_p: float = 1.0,
     max_tokens: int | None = None,
+    view: str | None = None,
     episodes: int = 100,
     video: str | None = None,
     member: int = 0,
@@ -88,6 +89,9 @@ def evaluate(
         Sample only from the likeliest tokens that have this probability together.
     max_tokens
         Limit of one completion; by default the task's.
+    view
+        What the policy sees of an episode before each turn, as in summary-at,most=8 or full-history; fields that are
+        not said, and the view without a word, are those of the run. `etude parts view` lists them.
     episodes
         Episodes of each member, in control.
     video
@@ -115,8 +119,8 @@ def evaluate(
         raise ConfigError(f"--k takes numbers of at least 1, got {k!r}.")
     options = EvaluationOptions(
         k=ks, problems=problems, samples=samples, split=split, seed=seed, reward=reward, search=search, axes=axes,
-        judge=judge, credit=credit, temperature=temperature, top_p=top_p, max_tokens=max_tokens, episodes=episodes,
-        video=video, member=member, data=data, gamma=gamma,
+        judge=judge, credit=credit, temperature=temperature, top_p=top_p, max_tokens=max_tokens, view=view,
+        episodes=episodes, video=video, member=member, data=data, gamma=gamma,
     )  # fmt: skip
     fields = [*shorthands.taken(of_task.given()), *set]
     found = evaluations_of([checkpoint, *others], task, options, fields)

@@ -214,12 +214,20 @@ def drawdown(run: Trained, window: int = 3) -> float:
 def train(job: Training) -> Trained:
     """Do one run and sample from what it made."""
     from etude.evaluation.language import evaluate_split
+    from etude.experience.groups import Groups
+    from etude.runs.worlds.views import view_of
 
     loop, metrics = trained(job)
     if job.keep:
         loop.policy.save(Path(job.keep))
     looked = evaluate_split(
-        loop.policy, job.task, job.split, problems=job.problems, samples=job.samples, seed=START
+        loop.policy,
+        job.task,
+        job.split,
+        problems=job.problems,
+        samples=job.samples,
+        seed=START,
+        experience=Groups(view=view_of(loop.method, job.task)),
     )  # one draw of problems and random numbers for all arms
     counts = [[e.action_count for e in row] for row in looked.episodes]
     return Trained(

@@ -109,3 +109,15 @@ def test_scripts_win_or_show_a_game_between_summaries() -> None:
 def test_the_answer_is_what_was_said_last() -> None:
     assert collect.answer("get asay a1say d3 a4") == "a4 d3" and collect.answer("get a") == ""
     assert [tool["name"] for tool in game().tools()] == ["get", "say"]
+
+
+def test_games_may_differ_in_how_much_they_ask_for() -> None:
+    task = CollectValues(keys=4, fewest=2)
+    train, test = task.problems("train"), task.problems("test")
+    levels = [str(train[i].level) for i in range(300)]
+    assert {*levels} == {"keys2", "keys3", "keys4"} and min(map(levels.count, {*levels})) > 70
+    for problem in (test[i] for i in range(20)):
+        count = int(str(problem.level).removeprefix("keys"))
+        assert len(str(problem.answer).split()) == len(problem.info["values"]) == count
+    with pytest.raises(ConfigError, match="fewest must be at most its keys, 4, got 5"):
+        CollectValues(keys=4, fewest=5)

@@ -79,7 +79,7 @@ empg = grpo.replace(
     claim=Claim(
         statement="Weighing turns by how sure the policy was, and paying those that lead to sure ones, wins more games "
         "than GRPO in as many steps.",
-        bed="language/keys",
+        bed="language/api-world",
         baseline="grpo",
         measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
         equal=("steps", "completions"),

@@ -15,7 +15,7 @@ Changes GRPO in four places:
    and deviation: else the policy would learn to call less (`AnsweredEpisodes`);
 4. every token weighs the same.
 
-At test S may be larger (`--set experience.view.most=8` with `etude evaluate`). What GRPO makes of the same context is
+At test S may be larger (`etude evaluate RUN --view summary-at,most=8`). What GRPO makes of the same context is
 `--set experience.view.most=0`: the episode ends where the next turn might not fit. There is no official code. The paper
 says that the last call is removed before it summarises; it was sampled all the same, and here has a row of its own.
 """
@@ -75,7 +75,7 @@ supo = grpo.replace(
             "experience.view.tokens": 12,
         },
         measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
-        equal=("steps", "completions"),
+        equal=("steps",),  # of as many games; how many rows these are differs
         paper_effect="3.2 % on CodeGym and 14.0 % on BrowseComp-Plus over GRPO with several turns; 60.0 % on the "
         "latter with more summaries at test than in training",
     ),

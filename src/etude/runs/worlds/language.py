@@ -22,6 +22,7 @@ from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions, Measured, parent
 from etude.runs.worlds.asked import axes_asked, counted_asked, credit_asked, greedy_asked, judging_asked, search_asked
 from etude.runs.worlds.seats import seats_of
+from etude.runs.worlds.views import view_asked, view_of
 from etude.runtime.looks import Look
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ READS = frozenset({
 })  # fmt: skip
 EVALUATION_READS = frozenset({
     "k", "problems", "samples", "split", "seed", "reward", "search", "axes", "judge", "credit",
-    "temperature", "top_p", "max_tokens",
+    "temperature", "top_p", "max_tokens", "view",
 })  # fmt: skip
 WORDING = Wording(unread=("seeds", "population"))
 
@@ -198,11 +199,12 @@ def _splits(task: LanguageTask, options: Options) -> list[str]:
 
 def _sampled(loop: LanguageLoop, task: LanguageTask, options: Options, split: str) -> Evaluation:
     from etude.evaluation.language import evaluate_split
+    from etude.experience.groups import Groups
 
     return evaluate_split(
         loop.policy, task, split, problems=options.evaluate or EVALUATED, samples=options.evaluate_samples,
         seed=options.seed, temperature=options.evaluate_temperature, rewards=scorers(loop.method, task),
-        seats=loop.party.seats(loop.method),
+        seats=loop.party.seats(loop.method), experience=Groups(view=view_of(loop.method, task)),
     )  # fmt: skip
 
 
@@ -262,7 +264,8 @@ def evaluate(
     search, axes, judging = search_asked(options, task), axes_asked(options, task), judging_asked(options, task)
     reference = credit_asked(options, task, config)
     ks, count = (greedy_asked(options), 1) if options.temperature == 0 else counted_asked(options)
-    how = Groups(temperature=options.temperature or 1.0, top_p=options.top_p, max_tokens=options.max_tokens)
+    view, temperature = view_asked(options.view, checkpoint, task), options.temperature or 1.0
+    how = Groups(temperature=temperature, top_p=options.top_p, max_tokens=options.max_tokens, view=view)
     splits = [options.split] if options.split else list(evaluation_splits(task))
     for name in splits:
         task.problems(name)

@@ -36,6 +36,7 @@ class CollectValues(LanguageTask):
 
     Args:
         keys: how many values the answer needs.
+        fewest: of games that differ in it the least, each number up to `keys` as often; None: all have `keys`.
         max_turns: turns after which the game is truncated.
         summarised: share of the scripts (what supervised methods learn from) that show a game from the middle, behind
             a summary of what is known by then, or up to one.
@@ -54,6 +55,7 @@ class CollectValues(LanguageTask):
     id: ClassVar[str] = "collect"
 
     keys: Annotated[int, Interval(ge=2, le=12)] = 6
+    fewest: Annotated[int, Interval(ge=1, le=12)] | None = None
     max_turns: Count = 12  # type: ignore[misc]  # of each task, where others have one for all
     summarised: Probability = 0.5
     seed: WholeNumber = 0
@@ -64,6 +66,8 @@ class CollectValues(LanguageTask):
                 f"CollectValues.max_turns must be more than the {self.keys} keys, or nothing can be answered, got "
                 f"{self.max_turns}."
             )
+        if self.fewest is not None and self.fewest > self.keys:
+            raise ConfigError(f"CollectValues.fewest must be at most its keys, {self.keys}, got {self.fewest}.")
 
     @property
     def max_tokens(self) -> int:  # type: ignore[override]  # a constant elsewhere, here it follows from the keys
@@ -87,16 +91,17 @@ class CollectValues(LanguageTask):
         return scripted(self, problem, stream)
 
     def _problem(self, split: str, index: int) -> Problem:
-        random = Stream(self.seed).split("collect", split, index).numpy
+        stream = Stream(self.seed).split("collect", split, index)
+        random, count = stream.numpy, self.keys
+        if self.fewest is not None:
+            count = int(stream.split("keys").numpy.integers(self.fewest, self.keys + 1))
         while True:
-            names = [ascii_lowercase[k] for k in random.permutation(26)[: self.keys]]
+            names = [ascii_lowercase[k] for k in random.permutation(26)[:count]]
             prompt = f"keys {' '.join(names)}\n"
             if reserved(prompt) == (split == "test"):
                 break
-        values = {name: str(v) for name, v in zip(names, random.integers(10, size=self.keys))}
-        return Problem(
-            f"collect/{split}/{index}", prompt, summary(names, values), f"keys{self.keys}", {"values": values}
-        )
+        values = {name: str(v) for name, v in zip(names, random.integers(10, size=count))}
+        return Problem(f"collect/{split}/{index}", prompt, summary(names, values), f"keys{count}", {"values": values})
 
 
 class Values:
