@@ -12,8 +12,8 @@ import etude
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.registry import get_method
 from etude.experience import rollout as playing
-from etude.experience.views import FullHistory, LastTurns, View
-from etude.runs.worlds.views import view_asked, view_of
+from etude.experience.views import FullHistory, LastTurns, View, view_of
+from etude.runs.worlds.views import view_asked
 from etude.tasks import resolve_task
 
 FEW: dict[str, Any] = {"problems": 1, "samples": 1, "k": 1}

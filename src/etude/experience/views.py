@@ -17,6 +17,8 @@ from etude.core.part import Part
 from etude.policies.chat import conversational
 
 if TYPE_CHECKING:
+    from etude.core.method import Method
+    from etude.core.task import LanguageTask
     from etude.experience.texts import Texts
 
 
@@ -233,6 +235,12 @@ def _asked(turn: Sequence[Segment], view: SummaryAt, texts: Texts, episode: Epis
         return [said, *answers, texts.plain(request)]
     request.info["message"] = True
     return [said, *texts.answered([*answers, request], said, episode)]
+
+
+def view_of(method: Method, task: LanguageTask) -> View:
+    """What the policy of a method sees before each turn; everything where it samples nothing, and of one turn."""
+    view = getattr(method.slots().get("experience"), "view", None)
+    return view if isinstance(view, View) and task.max_turns > 1 else FullHistory()
 
 
 def parted(segments: Sequence[Segment]) -> tuple[list[Segment], list[list[Segment]]]:

@@ -215,7 +215,7 @@ def train(job: Training) -> Trained:
     """Do one run and sample from what it made."""
     from etude.evaluation.language import evaluate_split
     from etude.experience.groups import Groups
-    from etude.runs.worlds.views import view_of
+    from etude.experience.views import view_of
 
     loop, metrics = trained(job)
     if job.keep:

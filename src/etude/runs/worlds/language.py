@@ -22,7 +22,7 @@ from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions, Measured, parent
 from etude.runs.worlds.asked import axes_asked, counted_asked, credit_asked, greedy_asked, judging_asked, search_asked
 from etude.runs.worlds.seats import seats_of
-from etude.runs.worlds.views import view_asked, view_of
+from etude.runs.worlds.views import view_asked
 from etude.runtime.looks import Look
 
 if TYPE_CHECKING:
@@ -200,6 +200,7 @@ def _splits(task: LanguageTask, options: Options) -> list[str]:
 def _sampled(loop: LanguageLoop, task: LanguageTask, options: Options, split: str) -> Evaluation:
     from etude.evaluation.language import evaluate_split
     from etude.experience.groups import Groups
+    from etude.experience.views import view_of
 
     return evaluate_split(
         loop.policy, task, split, problems=options.evaluate or EVALUATED, samples=options.evaluate_samples,

@@ -9,18 +9,12 @@ from etude.core.edit import part_named, with_field
 from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.part import Part, together
-from etude.experience.views import FullHistory, View
+from etude.experience.views import FullHistory, View, view_of
 from etude.runs.searching import FIELD
 from etude.runtime.checkpoints import load_json
 
 if TYPE_CHECKING:
     from etude.core.task import LanguageTask
-
-
-def view_of(method: Method, task: LanguageTask) -> View:
-    """What the policy of a method sees before each turn; everything where it samples nothing, and of one turn."""
-    view = getattr(method.slots().get("experience"), "view", None)
-    return view if isinstance(view, View) and task.max_turns > 1 else FullHistory()
 
 
 def view_asked(said: str | Part | None, checkpoint: str, task: LanguageTask) -> View:
