@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import random
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +83,12 @@ def test_as_a_tool(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(ConfigError, match="holds no document to search in"):
         Toy(tools=ToolCalls(functions=f"search:{tmp_path}/none")).played_in()
+
+
+def test_an_index_that_nobody_has_is_closed() -> None:
+    index = Index([Document("", "the moon is far")])
+    connection = index.connection
+    del index
+    gc.collect()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+        connection.execute("SELECT 1")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -50,6 +51,7 @@ class Index:
         if not any(WORD.search(d.whole) for d in self.documents):
             raise DataError("The corpus is empty: there must be at least one document with a word to search in.")
         self.connection = sqlite3.connect(":memory:", check_same_thread=False)
+        weakref.finalize(self, self.connection.close)
         self.connection.execute("CREATE VIRTUAL TABLE found USING fts5(title, text, tokenize='unicode61')")
         rows = ((i + 1, d.title, d.text) for i, d in enumerate(self.documents))
         self.connection.executemany("INSERT INTO found(rowid, title, text) VALUES (?, ?, ?)", rows)
