@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.registry import get_method
 from etude.experience import rollout as playing
 from etude.experience.views import FullHistory, LastTurns, View, view_of
+from etude.runs.training import compose_method
 from etude.runs.worlds.views import view_asked
 from etude.tasks import resolve_task
 
@@ -71,3 +73,14 @@ def test_what_is_no_view_is_said() -> None:
         view_asked("last-turns,turns=0", "tiny", task)
     with pytest.raises(ConfigError, match="view takes text like"):
         view_asked(3, "tiny", task)  # type: ignore[arg-type]
+
+
+def test_a_recipes_checkpoint_says_which_run_it_comes_from(tmp_path: Path) -> None:
+    task: Any = resolve_task("keys")
+    checkpoint = tmp_path / "checkpoints" / "step-1"
+    checkpoint.mkdir(parents=True)
+    (tmp_path / "method.json").write_text(json.dumps(get_method("qwenlong-l1-5").to_json()))
+    assert view_asked(None, str(checkpoint), task) == FullHistory()
+    link = compose_method("grpo", ["experience.view=last-turns", "experience.view.turns=2"])
+    (checkpoint / "method.json").write_text(json.dumps(link.to_json()))
+    assert view_asked(None, str(checkpoint), task) == LastTurns(turns=2)

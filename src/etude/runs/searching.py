@@ -38,9 +38,14 @@ def search_of(said: str | Part) -> Search:
             is_separator = field.startswith("separator=")
             text = field.replace("\\n", "\n").replace("\\t", "\t") if is_separator else field
             part = part.replace(separator=text.partition("=")[2]) if is_separator else with_field(part, text)
+    check_all(part)
+    return part
+
+
+def check_all(part: Part) -> None:
+    """Raise ConfigError where a part, or one inside of it, contradicts itself after its fields were set `together`."""
     for one in _inside(part):
         one.check()
-    return part
 
 
 def _inside(part: Part) -> Iterator[Part]:

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
 
 
+def method_of(checkpoint: str) -> Method | None:
+    """The method of the run whose checkpoint this is, in a recipe's of the run that it comes from; None: no run's."""
+    for file in (Path(checkpoint) / "method.json", Path(checkpoint).parent.parent / "method.json"):
+        if file.is_file():
+            return Method.from_json(load_json(file))
+    return None
+
+
 def seats_of(checkpoint: str, policy: LanguagePolicy) -> dict[str, Seat]:
     """The seats of the players that have a role in the run whose checkpoint this is; none of what is no run's.
 
@@ -22,10 +30,9 @@ def seats_of(checkpoint: str, policy: LanguagePolicy) -> dict[str, Seat]:
     """
     from etude.policies.language import LanguagePolicy
 
-    file = Path(checkpoint).parent.parent / "method.json"
-    if not file.is_file():
+    if (method := method_of(checkpoint)) is None:
         return {}
-    roles = Method.from_json(load_json(file)).slots().get("roles", ())
+    roles = method.slots().get("roles", ())
     policies = {FIRST: policy}
     for role in roles:
         if role.model not in policies:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etude.core.edit import part_named, with_field
 from etude.core.errors import ConfigError
-from etude.core.method import Method
 from etude.core.part import Part, together
 from etude.experience.views import FullHistory, View, view_of
-from etude.runs.searching import FIELD
-from etude.runtime.checkpoints import load_json
+from etude.runs.searching import FIELD, check_all
+from etude.runs.worlds.seats import method_of
 
 if TYPE_CHECKING:
     from etude.core.task import LanguageTask
@@ -26,8 +24,8 @@ def view_asked(said: str | Part | None, checkpoint: str, task: LanguageTask) -> 
     Raises: ConfigError, with the nearest names and the range of a value, for what there is not, and for a view of a
         task of one turn.
     """
-    file = Path(checkpoint).parent.parent / "method.json"
-    own = view_of(Method.from_json(load_json(file)), task) if file.is_file() else FullHistory()
+    method = method_of(checkpoint)
+    own = FullHistory() if method is None else view_of(method, task)
     if said is None:
         return own
     if task.max_turns == 1:
@@ -42,6 +40,6 @@ def view_asked(said: str | Part | None, checkpoint: str, task: LanguageTask) -> 
         part = own if type(part) is type(own) else part
         for field in fields:
             part = with_field(part, field)
-    part.check()
+    check_all(part)
     assert isinstance(part, View)
     return part
