@@ -49,7 +49,9 @@ def clock(threads: int) -> str:
 def tune(
     make: Any, settings: list[dict[str, Any]], case: Case, folder: Path, threads: int, time: str
 ) -> dict[str, Any]:
-    """The fastest setting by this clock, and the completion tokens per second of each."""
+    """The fastest setting by this clock, and the completion tokens per second of each, if there are several."""
+    if len(settings) == 1:
+        return {"setting": settings[0], "tried": {}, "failed": {}}
     found, failed = dict[str, float](), dict[str, str]()
     for setting in settings:
         try:

@@ -48,7 +48,7 @@ RANGES = [
     (["--seeds", "0"], "--seeds must be at least 1, got 0"),
     (["--evaluate", "-1"], "evaluate must be a whole number of at least 0 or none, got -1"),
     (["--checkpoint-every", "0"], "checkpoint_every must be a whole number of at least 1 or none, got 0"),
-    (["--micro-tokens", "0"], "micro_tokens must be a whole number of at least 1, got 0"),
+    (["--micro-tokens", "0"], "micro_tokens must be a whole number of at least 1 or none, got 0"),
     (["--threads", "0"], "threads must be a whole number of at least 1 or none, got 0"),
     (["--dtype", "f32"], "dtype must be one of 'auto', 'float32', 'bfloat16', 'float64', got 'f32'"),
     (["--adapter", "loraa"], "adapter must be one of 'lora', 'rslora', 'dora', 'qlora' or none, got 'loraa'"),

@@ -342,6 +342,22 @@ def test_envpool_truncates_at_its_limit() -> None:
     assert not any(ended for _, ended in found)
 
 
+def test_pictures_are_made_by_all_cores_and_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = []
+    for count in (1, 3):
+        monkeypatch.setattr(envpool_vector, "cores", lambda: count)
+        vector = EnvPoolVector("Pong-v5", [0, 1], 2)
+        assert vector.threads == count and vector._pool(0).config["num_threads"] == count
+        played.append([vector.reset()])
+        rng = np.random.default_rng(0)
+        for _ in range(20):
+            step = vector.step(rng.integers(6, size=(2, 2)))
+            played[-1] += [vector.observations.copy(), step.rewards]
+    for one, other in zip(*played):
+        np.testing.assert_array_equal(one, other)
+    assert EnvPoolVector("CartPole-v1", [0], 4).threads == 1, "they are done before another thread is awake"
+
+
 @pytest.mark.slow
 def test_pools_are_renewed_one_environment_at_a_time() -> None:
     """And at most a few live: an environment goes over when its own episode ends."""

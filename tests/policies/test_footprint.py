@@ -13,9 +13,11 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from etude.core.batches import TokenBatch
+from etude.policies import footprint as module
 from etude.policies.footprint import footprint, update_bytes
 from etude.policies.language import LanguagePolicy
 from etude.policies.logprobs import CHUNK_ELEMENTS, token_logprobs
+from language_toys import random_policy
 
 ROWS, PROMPT, ANSWER = 8, 8, 56
 
@@ -104,3 +106,13 @@ def test_logits_of_one_chunk_are_gone_before_the_next_ones_are_made() -> None:
         assert entropy is not None
         (logp.sum() + entropy.sum()).backward()
     assert alive.most < 2.1 * CHUNK_ELEMENTS * 4 + head.numel() * 4
+
+
+def test_micro_batches_of_a_gpu_take_what_room_there_is() -> None:
+    policy = random_policy()
+    assert module.micro_tokens(policy) == module.MICRO_TOKENS == 8192, "on a CPU"
+    assert module.micro_tokens(policy, memory=1 << 20) == 8192
+    assert module.micro_tokens(policy, memory=1 << 50) == module.MOST_TOKENS
+    needed = [module.update_bytes(policy, 1 << 20, 512, tokens) for tokens in (16384, 32768)]
+    between = (module.model_bytes(policy) + sum(needed) // 2) / module.SHARE
+    assert module.micro_tokens(policy, memory=int(between)) == 16384

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
 
-from etude.policies import native
+from etude.policies import native, shared
 from etude.policies.cache import CachedDecoder, decoding_cache, rope_positions
+from etude.policies.recorded import Recorded
 
 V, CAPACITY = 40, 5
 SIZES: dict[str, Any] = dict(vocab_size=V, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
@@ -31,17 +32,18 @@ def model(kind: type, **changes: Any) -> Any:
 def prefilled(causal: Any, kind: Any = native.decoder) -> Any:
     """The decoder of five rows after their prompts."""
     width = max(map(len, PROMPTS))
-    ids = torch.tensor([[0] * (width - len(p)) + p for p in PROMPTS])
-    mask = torch.tensor([[False] * (width - len(p)) + [True] * len(p) for p in PROMPTS])
+    device = causal.device
+    ids = torch.tensor([[0] * (width - len(p)) + p for p in PROMPTS], device=device)
+    mask = torch.tensor([[False] * (width - len(p)) + [True] * len(p) for p in PROMPTS], device=device)
     cache = decoding_cache(causal.config, width + CAPACITY)
     backbone = causal.base_model
     backbone(input_ids=ids, attention_mask=mask, position_ids=rope_positions(mask), past_key_values=cache)
-    return kind(backbone, causal.config, cache, mask, torch.tensor(OWNER), CAPACITY)
+    return kind(backbone, causal.config, cache, mask, torch.tensor(OWNER, device=device), CAPACITY)
 
 
 def whole(causal: Any, row: int, said: Tensor) -> Tensor:
     """Logits of the last token by one plain forward pass over prompt and answer."""
-    ids = torch.tensor([PROMPTS[OWNER[row]] + said.tolist()])
+    ids = torch.tensor([PROMPTS[OWNER[row]] + said.tolist()], device=causal.device)
     return causal(input_ids=ids).logits[0, -1]
 
 
@@ -75,6 +77,60 @@ def test_logits_equal_a_plain_forward_pass(kind: type, changes: dict[str, Any]) 
         logits = causal.get_output_embeddings()(rows(said[alive, step], position[alive] + step))
         wanted = torch.stack([whole(causal, int(row), said[row, : step + 1]) for row in alive])
         torch.testing.assert_close(logits, wanted, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("stride", [2, 128])
+@pytest.mark.parametrize(("kind", "changes"), CONFIGS[:4:3])
+@torch.no_grad()
+def test_steps_in_shapes_that_stay_say_the_same(
+    kind: type, changes: dict[str, Any], stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are recorded on a GPU, where rows leave and columns are added in between."""
+    causal = model(kind, **changes)
+    usual, fixed = prefilled(causal), prefilled(causal)
+    monkeypatch.setattr(shared, "STRIDE", stride)
+    position, kept = torch.tensor([len(PROMPTS[i]) for i in OWNER]), torch.tensor([0, 1, 3])
+    made = set()
+    for step in range(CAPACITY):
+        tokens = torch.arange(len(position)) * 3 + step
+        wanted = usual(tokens, position + step)
+        with monkeypatch.context() as context:
+            context.setattr(shared, "RECORDED", {"cpu"})
+            torch.testing.assert_close(fixed(tokens, position + step), wanted, rtol=0, atol=1e-10)
+        made.add(fixed.recorded[-1])
+        if step == 2:
+            for rows in (usual, fixed):
+                rows.keep(kept)
+            position = position[kept]
+    assert len(made) == {2: 4, 128: 2}[stride]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@torch.no_grad()
+def test_a_recorded_step_says_what_it_says_when_it_is_taken() -> None:
+    causal = model(LlamaConfig, num_key_value_heads=2).cuda()
+    rows, position = prefilled(causal), torch.tensor([len(PROMPTS[i]) for i in OWNER], device="cuda")
+    said = torch.randint(V, (len(OWNER), CAPACITY), generator=torch.Generator().manual_seed(1)).cuda()
+    for step in range(CAPACITY):
+        logits = causal.get_output_embeddings()(rows(said[:, step], position + step))
+        wanted = torch.stack([whole(causal, row, said[row, : step + 1]) for row in range(len(OWNER))])
+        torch.testing.assert_close(logits, wanted, rtol=0, atol=1e-10)
+    assert rows.recorded[-1].graph is not None and rows.recorded[-1].refused is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@torch.no_grad()
+def test_what_cannot_be_recorded_is_taken_as_before() -> None:
+    def step(x: Tensor) -> Tensor:
+        return x * int(x.sum())
+
+    taken = Recorded(step)
+    for k in (1, 2, 3):
+        assert taken(torch.full((2,), k, device="cuda")).tolist() == [2 * k * k] * 2
+    assert taken.graph is None and taken.refused
+    usual = Recorded(lambda x: x + 1)
+    assert [usual(torch.full((2,), k, device="cuda")).tolist() for k in (1, 2, 3)] == [[2, 2], [3, 3], [4, 4]]
+    assert usual.graph is not None
 
 
 def test_another_architecture_is_decoded_by_transformers() -> None:

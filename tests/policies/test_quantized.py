@@ -105,7 +105,7 @@ def test_elsewhere_its_adapter_is_evaluated_over_the_whole_base(capsys: pytest.C
 
 @here
 def test_a_base_in_4_bits_is_there_once_and_is_the_reference() -> None:
-    batch = random_batch((3, 1, 2), turns=2)
+    batch = random_batch((3, 1, 2), turns=2).to(CUDA)
     one, two = (LanguagePolicy.load("tiny", adapter=Adapter(rank=2, bits=4), stream=Stream(k)) for k in (1, 2))
     lie = [{p.data_ptr() for n, p in x.model.named_parameters() if "lora_" not in n} for x in (one, two)]
     assert lie[0] == lie[1] and len(bases.ORIGINALS) == 1 and quantized.is_quantized(one.model)

@@ -50,6 +50,13 @@ def test_recorded_logp_is_that_of_the_training_forward(kind: str, temperature: f
     torch.testing.assert_close(trained.entropy[batch.action_mask], recorded, rtol=0, atol=1e-8)
 
 
+def test_which_rows_are_dropped_where() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert [module.worth_dropping(n, 100, cpu) for n in (76, 75)] == [False, True]
+    assert [module.worth_dropping(n, 100, gpu) for n in (75, 51, 50)] == [False, False, True]
+    assert module.worth_dropping(1, 4, cpu) and not module.worth_dropping(1, 32, gpu)
+
+
 def test_dropping_finished_rows_changes_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = random_policy(dtype=F64)
     results = []

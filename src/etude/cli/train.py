@@ -61,7 +61,7 @@ def train(
     dtype: str = "auto",
     autocast: Flag = False,
     gradient_checkpointing: Flag = False,
-    micro_tokens: int = 8192,
+    micro_tokens: int | None = None,
     threads: int | None = None,
     on: str = "local",
     bound: int | None = None,
@@ -174,7 +174,8 @@ def train(
     gradient_checkpointing
         Recompute activations in the backward pass: less memory, more time.
     micro_tokens
-        Tokens that go through the model at once in training; changes memory and speed, not results.
+        Tokens that go through the model at once in training; changes memory and speed, not results. By default 8192 on
+        a CPU, on a GPU more where its memory has room for them.
     threads
         CPU threads; by default one for small models, all cores for others.
     on

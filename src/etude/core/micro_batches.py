@@ -18,8 +18,9 @@ from etude.core.layout import sent
 
 MIN_SHARED = 0.15
 """Fraction of a micro-batch's tokens that sharing must save to be worth its second call."""
-MIN_CUT = 128
-"""Padded tokens that a cut between short and long answers must save to be worth another call."""
+MIN_CUT, MIN_CUT_QUEUED = 128, 4096
+"""Padded tokens that a cut between short and long answers must save to be worth another call; the second where calls
+are put into a device's queue, and take as long whatever they compute."""
 LEAST_ROOM = 0.25
 """Part of the budget that answers may take beside a prompt that fills it."""
 
@@ -51,6 +52,7 @@ class Rows:
         owner: [B] number of the distinct prompt; first: [U] a row that has it.
         group: [B] which rows are compared with each other.
         sharing: how prompts are shared.
+        cut: as `by_length` has it.
     """
 
     lengths: np.ndarray
@@ -60,6 +62,7 @@ class Rows:
     first: np.ndarray
     group: np.ndarray
     sharing: Sharing = FREELY
+    cut: int | None = None
 
     @classmethod
     def of(cls, batch: TokenBatch, sharing: Sharing = FREELY) -> Rows:
@@ -78,7 +81,8 @@ class Rows:
                 seen[key] = len(seen)
                 first.append(row)
             owner[row] = seen[key]
-        return cls(lengths, actions, starts, owner, np.array(first, int), group, sharing)
+        cut = None if batch.tokens.device.type == "cpu" else MIN_CUT_QUEUED
+        return cls(lengths, actions, starts, owner, np.array(first, int), group, sharing, cut)
 
     def pays(self, rows: np.ndarray | None = None) -> bool:
         """Whether computing each distinct prompt of some rows (all, if none are given) once is worth it."""
@@ -97,7 +101,7 @@ class Rows:
         """Tokens that are held of answers to prompts that are there already, of at most `widest` tokens."""
         counts = (self.lengths - self.starts)[rows]
         found, copied = 0.0, self.sharing.copied if widest < self.sharing.long else 0.0
-        for piece in by_length(counts):
+        for piece in by_length(counts, self.cut):
             longest = int(counts[piece].max())
             found += len(piece) * (longest + copied * (widest + longest))
         return found
@@ -133,18 +137,22 @@ def plan(batch: TokenBatch, budget: int, whole_groups: bool, sharing: Sharing | 
     return [[_on(batch, piece) for piece in together] for together in pieces]
 
 
-def by_length(lengths: np.ndarray) -> list[np.ndarray]:
+def by_length(lengths: np.ndarray, least: int | None = None) -> list[np.ndarray]:
     """Places in pieces of similar length, cut wherever that saves enough padding to be worth another call.
+
+    Args:
+        least: padded tokens that are enough; None: `MIN_CUT`.
 
     >>> [piece.tolist() for piece in by_length(np.array([600, 50, 640, 60]))]
     [[0, 2], [1, 3]]
     """
+    least = MIN_CUT if least is None else least
     pieces, going = [], [lengths.argsort(kind="stable")]
     while going:
         places = going.pop()
         sizes = lengths[places]
         saved = np.arange(1, len(places)) * (sizes[-1] - sizes[:-1])
-        if len(places) > 1 and saved.max() >= MIN_CUT:
+        if len(places) > 1 and saved.max() >= least:
             cut = int(saved.argmax()) + 1
             going += [places[:cut], places[cut:]]
         else:

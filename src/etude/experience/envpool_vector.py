@@ -21,6 +21,7 @@ from etude.core.streams import Stream
 from etude.experience.environment_faults import Guard, wrong_rewards
 from etude.experience.episodes import LONGEST, check_fits, seed_of
 from etude.experience.spaces import action_decoder, in_bytes, observation_encoder, observation_shape
+from etude.runtime.cores import cores
 
 GENERATION = 8192
 """Steps after which new episodes begin in a new pool: what a resumed run repeats is about this long."""
@@ -51,7 +52,8 @@ class EnvPoolVector:
 
     What is checked: observations and rewards are finite, choices are in their space. The bounds of a Box are not:
     those that EnvPool declares are not those of its environments. A call that does not come back cannot be stopped;
-    the process is ended with a sentence.
+    the process is ended with a sentence. Environments with pictures (Atari) are stepped by all cores, which changes no
+    number; for others handing them over costs what it gains.
 
     Args:
         name: EnvPool's id.
@@ -71,6 +73,7 @@ class EnvPoolVector:
         self.name, self.grid, self.arguments = name, (len(seeds), count), dict(arguments or {})
         self.streams = [Stream(s).split("environment", purpose, e) for s in seeds for e in range(count)]
         self.watchdog = Watchdog(name, step_timeout)
+        self.threads = self._threads()
         self._start_over()
         pool = self._pool(0)
         if pool.config.get("max_num_players", 1) != 1 or isinstance(pool.action_space, spaces.Dict):
@@ -191,14 +194,24 @@ class EnvPoolVector:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     pool = import_envpool().make(
-                        self.name, env_type="gymnasium", num_envs=len(seeds), env_seed=seeds, num_threads=1,
-                        **self.arguments,
+                        self.name, env_type="gymnasium", num_envs=len(seeds), env_seed=seeds,
+                        num_threads=self.threads, **self.arguments,
                     )  # fmt: skip
                     assert pool.observation_space is not None and pool.action_space is not None  # both warn, once
             except Exception as error:
                 raise EnvironmentFault(f"EnvPool cannot make {self.name}: {error}") from None
             self.pools[number] = pool
         return self.pools[number]
+
+    def _threads(self) -> int:
+        """How many threads step the environments; their pictures are what takes long."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                space = import_envpool().make_spec(self.name, **self.arguments).gymnasium_observation_space
+        except Exception:  # which making the pool says better
+            return 1
+        return min(cores(), len(self.streams)) if space is not None and in_bytes(space) else 1
 
     def _call(self, what: str, number: int, *arguments: object) -> Any:
         pool = self._pool(number)

@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import multiprocessing
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -23,6 +22,7 @@ from etude.core.episodes import Problem
 from etude.core.loop import Loop, StepReport
 from etude.core.method import Method
 from etude.core.task import Task
+from etude.runtime.cores import cores
 
 if TYPE_CHECKING:
     from etude.loops.language import LanguageLoop
@@ -213,8 +213,7 @@ def spread(function: Callable[[In], Out], jobs: Sequence[In], workers: int | Non
     """`function` of every job, each in a process with one thread, or as `spread_by` says; results in order."""
     if _each is not None and len(jobs) > 1:
         return _each(function, jobs)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    count = min(len(jobs), workers or cores)
+    count = min(len(jobs), workers or cores())
     if count <= 1:
         return [function(job) for job in jobs]
     spawn = multiprocessing.get_context("spawn")

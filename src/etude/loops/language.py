@@ -31,6 +31,7 @@ from etude.loops.states import copied, join_tensors, split_tensors, untouched
 from etude.loops.team import Team
 from etude.loops.token_learning import TokenLearners
 from etude.loops.update import Updater
+from etude.policies.footprint import micro_tokens as fitting
 from etude.policies.language import LanguagePolicy
 from etude.policies.sparing import checkpoint_bytes
 from etude.runtime import divided
@@ -40,7 +41,6 @@ from etude.runtime.ranks import ALONE
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
 
-MICRO_TOKENS = 8192
 REFERENCES = frozenset({Need.REFERENCE, Need.REFERENCE_LOGP, Need.REFERENCE_VALUES})
 """What a reference is kept for."""
 
@@ -54,7 +54,7 @@ class LanguageLoop:
         policy: the language model.
         seed: all randomness comes from it.
         steps: training steps in total (for schedules and stages).
-        micro_tokens: padded tokens per micro-batch; changes memory and speed, not results.
+        micro_tokens: padded tokens per micro-batch; changes memory and speed, not results. None: by the device.
         samplers: who plays the episodes of training; None: this process, with a bound by a copy of the policy.
         bound: how many training steps rows may be older than the policy that learns from them; samplers gather for so
             many steps ahead. None: as the method says.
@@ -65,7 +65,7 @@ class LanguageLoop:
 
     def __init__(
         self, method: Method, task: LanguageTask, policy: LanguagePolicy, *, seed: int, steps: int,
-        pool: Sequence[Problem] | None = None, micro_tokens: int = MICRO_TOKENS, samplers: Samplers | None = None,
+        pool: Sequence[Problem] | None = None, micro_tokens: int | None = None, samplers: Samplers | None = None,
         bound: int | None = None, team: Team | None = None,
     ) -> None:  # fmt: skip
         self.team, self.ranks = team, ALONE if team is None else team.ranks
@@ -80,10 +80,11 @@ class LanguageLoop:
         pool = task.problems("train") if pool is None else pool
         self.dropped: Counter[str] = Counter()
         self.models: Models = {}
+        budget = micro_tokens or fitting(policy)
         self.party = Party(task, self.models, self.dropped)
         for name, own in policies_of(policy, [r for m in self._methods() for r in m.roles]).items():
             mine, limit = self.party.follows(self.method, name), self._limit(self.method)
-            updater = Updater(own, mine, steps, micro_tokens, limit, self._learners(mine, own), self.ranks)
+            updater = Updater(own, mine, steps, budget, limit, self._learners(mine, own), self.ranks)
             self.models[name] = Trained(own, updater)
             self._begin_others(updater)
         self.gatherer = Gatherer(task, policy, pool, self._limit(self.method), self.dropped)

@@ -27,7 +27,7 @@ from etude.core.layout import sent
 from etude.policies.cache import decoding_cache, feed, rope_positions
 from etude.policies.native import decoder
 from etude.policies.protocols import Decoder
-from etude.policies.sampling import COMPACT_BELOW, Completion, Decoding, Sampling, decode
+from etude.policies.sampling import Completion, Decoding, Sampling, decode, worth_dropping
 from etude.runtime.memory import available
 
 if TYPE_CHECKING:
@@ -240,7 +240,8 @@ class Conversation:
     def _read_on(self, rows: list[Row]) -> tuple[Tensor, Tensor]:
         """Feed what rows were given since; the last states [N, H], and the logits of what follows."""
         assert self._decoder is not None
-        if sum(row.place >= 0 for row in self._rows.values()) <= COMPACT_BELOW * self._decoder.size:
+        open_ = sum(row.place >= 0 for row in self._rows.values())
+        if worth_dropping(open_, self._decoder.size, self.policy.device):
             self._compact()
         if len(rows) < self._decoder.size:
             self._decoder.narrow(self._tensor([row.place for row in rows]))

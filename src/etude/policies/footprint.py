@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch
-from etude.policies.logprobs import CHUNK_ELEMENTS
+from etude.policies.logprobs import chunk_elements
 from etude.runtime.memory import available, shown
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 WIDTHS = (16, 32, 64)
 """Tokens of the rows that are tried: three tell what is constant, linear and quadratic in a row's length."""
+MICRO_TOKENS, MOST_TOKENS = 8192, 1 << 16
+"""Tokens of a micro-batch on a CPU, the fewest and the most on a GPU if nobody says."""
+SHARE, ROW = 0.6, 512
+"""Of a GPU's memory, what weights and a micro-batch may take together then, and how long its rows are taken to be."""
 BUFFERS = 2
 """Chunks of logits that a backward pass holds at its most: these and their slopes (`policies/logprobs.py`)."""
 
@@ -52,18 +56,38 @@ def footprint(policy: LanguagePolicy) -> Footprint:
     return Footprint(max(0.0, long - c * (linear + quadratic * c)), linear, quadratic)
 
 
-def update_bytes(policy: LanguagePolicy, rows: int, length: int, budget: int) -> int:
+def micro_tokens(policy: LanguagePolicy, memory: int | None = None) -> int:
+    """Tokens of a micro-batch where nobody says how many, the same on every machine of a kind.
+
+    On a GPU a pass takes as long for few tokens as for ten thousand, since its kernels are put into a queue one by one:
+    there it is the largest power of two for which there is room.
+
+    Args:
+        memory: bytes that the GPU has, if it is not asked.
+    """
+    if memory is None:
+        if policy.device.type != "cuda":
+            return MICRO_TOKENS
+        memory = torch.cuda.get_device_properties(policy.device).total_memory
+    room, kept, tokens = SHARE * memory - model_bytes(policy), footprint(policy), MICRO_TOKENS
+    while tokens < MOST_TOKENS and update_bytes(policy, tokens, ROW, 2 * tokens, kept) <= room:
+        tokens *= 2
+    return tokens
+
+
+def update_bytes(policy: LanguagePolicy, rows: int, length: int, budget: int, kept: Footprint | None = None) -> int:
     """Bytes that the largest micro-batch of an update takes beside weights and gradients: as its backward pass begins.
 
     Args:
         rows: of the step, of `length` tokens each, no two of which share a prompt: sharing takes no more.
         budget: tokens of a micro-batch; a row that is longer has one of its own.
+        kept: the policy's footprint, where it is known.
     """
     held = max(1, min(rows, budget // length))
     head, tokens = policy.model.get_output_embeddings().weight, held * length
     size, half = max(4, head.element_size()), head.element_size() == 2  # logits are float32, as a head's gradient is
-    buffers = (BUFFERS * size + 2 * half) * min(CHUNK_ELEMENTS, tokens * head.shape[0])
-    return int(footprint(policy).of(held, length) + buffers + (head.numel() + tokens * head.shape[1]) * size)
+    buffers = (BUFFERS * size + 2 * half) * min(chunk_elements(head.device), tokens * head.shape[0])
+    return int((kept or footprint(policy)).of(held, length) + buffers + (head.numel() + tokens * head.shape[1]) * size)
 
 
 class Needed(NamedTuple):
@@ -94,11 +118,16 @@ def estimate(policy: LanguagePolicy, rows: int, length: int, micro_tokens: int) 
         length: tokens of the longest row that is to be expected.
         micro_tokens: tokens of a micro-batch.
     """
+    update = update_bytes(policy, rows, length, micro_tokens)
+    return Needed(model_bytes(policy), rows * policy.cache_bytes(length), update)
+
+
+def model_bytes(policy: LanguagePolicy) -> int:
+    """Bytes of weights, masters, gradients, Adam's moments and copies."""
     weights = sum(p.numel() * p.element_size() for p in policy.model.parameters())
     trained = sum(p.numel() * p.element_size() for p in policy.parameters())
     copies = (weights if policy.reference is not None else 0) + (weights // 2 if policy.shadow else 0)
-    model = weights + policy.masters.extra_bytes + 3 * trained + copies
-    return Needed(model, rows * policy.cache_bytes(length), update_bytes(policy, rows, length, micro_tokens))
+    return weights + policy.masters.extra_bytes + 3 * trained + copies
 
 
 def sentence(policy: LanguagePolicy, rows: int, length: int, micro_tokens: int) -> str:

@@ -82,6 +82,10 @@ class LanguagePolicy:
         self._recomputing: list[nn.Module] = []
         self._dropping = Dropping()
         self.base = str(getattr(model, "name_or_path", ""))
+        if (
+            self.device.type == "cuda"
+        ):  # cuDNN's kernel is compiled anew for each shape, and no two batches have the same
+            torch.backends.cuda.enable_cudnn_sdp(False)
         if autocast and self.device.type == "cpu":
             attend_in_float32(self._causal(model), self.backbone(self._causal(model)))
         check_model(self, self._causal(model))

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK_ELEMENTS = 1 << 23
-"""Logits held at a time: 32 MB in float32. Less makes every chunk read a large head again, more gains nothing."""
+CHUNK_ELEMENTS, CHUNK_QUEUED = 1 << 23, 1 << 26
+"""Logits held at a time: 32 MB in float32. Less makes every chunk read a large head again, more gains nothing on a CPU;
+elsewhere it is the second, for chunks that are not too small for the device."""
 
 
 def token_logprobs(
@@ -79,6 +80,11 @@ def allowed_logprobs(
     return logp.gather(1, targets[:, None])[:, 0], -surprise.sum(-1) if entropy else None
 
 
+def chunk_elements(device: torch.device) -> int:
+    """How many logits are held at a time."""
+    return CHUNK_ELEMENTS if device.type == "cpu" else CHUNK_QUEUED
+
+
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, cap: float | None) -> Tensor:
     z = torch.nn.functional.linear(hidden, weight, bias)
     z = z if z.dtype == torch.float64 else z.float()
@@ -95,7 +101,7 @@ class _TokenLogProbs(torch.autograd.Function):
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         logp = torch.empty(len(hidden), dtype=dtype, device=hidden.device)
         normaliser, entropy = torch.empty_like(logp), torch.zeros_like(logp)
-        ctx.chunk = max(1, CHUNK_ELEMENTS // weight.shape[0])
+        ctx.chunk = max(1, chunk_elements(hidden.device) // weight.shape[0])
         for start in range(0, len(hidden), ctx.chunk):
             rows = slice(start, start + ctx.chunk)
             z = _logits(hidden[rows], weight, bias, temperature, cap)

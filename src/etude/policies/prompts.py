@@ -102,9 +102,8 @@ def answered(
 ) -> Tensor:
     """States [N, H] that predict the action tokens; `owner` [B] says which of `prompts` each row continues."""
     prompts = prompts.to(next(backbone.parameters()).dtype)
-    found = [
-        _piece(backbone, config, batch, rows, prompts, owner, piece) for piece in by_length(rows.lengths - rows.starts)
-    ]
+    pieces = by_length(rows.lengths - rows.starts, rows.cut)
+    found = [_piece(backbone, config, batch, rows, prompts, owner, piece) for piece in pieces]
     states, places = torch.cat([x for x, _ in found]), np.concatenate([x for _, x in found])
     return states if len(found) == 1 else states[sent(places.argsort(), states.device)]
 

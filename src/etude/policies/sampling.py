@@ -17,14 +17,16 @@ from torch import Tensor
 from etude.core.draws import Draw, uniforms
 from etude.core.episodes import StopReason
 from etude.core.layout import sent
+from etude.policies.shared import RECORDED
 from etude.policies.stopping import END, Stopper
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
     from etude.policies.protocols import Decoder, Reader, Within
 
-COMPACT_BELOW = 0.75
-"""Fraction of rows still going at which finished ones are cut out of the cache: copying is not free."""
+COMPACT_BELOW, RARELY_BELOW, FEW = 0.75, 0.5, 32
+"""Fraction of rows still going at which finished ones are cut out of the cache: copying is not free. Where steps are
+recorded they are recorded anew then; there it is the second one, and as few as the third take no longer than one."""
 SELDOM, EVERY = 16, {"cpu": 1}
 """Steps after which the host looks at what was drawn, and those of devices where looking waits for nothing."""
 SPAN, WHOLE, SUMS = 2048, 8192, {"cpu": torch.float64}
@@ -269,7 +271,7 @@ class Decoding:
         if self.reader is not None:
             self.reader.said(self.rows[going], tokens[sent(going.nonzero()[0], self.device)])
         alive = int(going.sum())
-        if alive <= COMPACT_BELOW * len(going) or (alive < len(going) and not self.leaving):
+        if worth_dropping(alive, len(going), self.device) or (alive < len(going) and not self.leaving):
             kept = going.nonzero()[0]
             keep = sent(kept, self.device)
             if self.leaving:
@@ -316,6 +318,13 @@ class Decoding:
         if self.stopper.table[self.tokens[row, end - 1]] == END:
             return StopReason.END_OF_TEXT
         return StopReason.CONTEXT_OVERFLOW if end == self.room[row] else StopReason.MAX_TOKENS
+
+
+def worth_dropping(alive: int, there: int, device: torch.device) -> bool:
+    """Whether the rows that have ended, of so many that are there, are to be cut out of the cache."""
+    if device.type in RECORDED:
+        return alive <= RARELY_BELOW * there and there > FEW
+    return alive <= COMPACT_BELOW * there
 
 
 def _alike(

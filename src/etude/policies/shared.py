@@ -14,6 +14,7 @@ Shapes: M tokens, S rows of which N are fed and R take part in a product, T toke
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -24,10 +25,13 @@ from etude.policies import feeding
 from etude.policies.cache import layers, padded
 from etude.policies.feeding import Feed, Rows
 from etude.policies.protocols import Backbone
+from etude.policies.recorded import Recorded
 
 if TYPE_CHECKING:
     from transformers.cache_utils import Cache
 
+RECORDED, STRIDE = {"cuda"}, 128
+"""Devices on which steps of all rows are recorded, and how many columns are added to what such a step attends to."""
 FEW = 3
 """Of one in so many rows, keys and values are copied for a product; of more, all rows' are read where they are."""
 
@@ -91,6 +95,7 @@ class SharedDecoder:
         self.lengths = torch.zeros_like(owner)
         self.longest, self.level = 0, True
         self.fed: Tensor | None = None
+        self.recorded: tuple[Rows, list[tuple[Tensor, ...]], int, Recorded] | None = None
         self._spread()
 
     @property
@@ -196,12 +201,26 @@ class SharedDecoder:
     def __call__(self, tokens: Tensor, positions: Tensor) -> Tensor:
         self._make_room(1)
         if self.level and self.fed is None:
-            at = Feed(self.arrangement, None, 1, slice(self.longest, self.longest + 1), self.longest + 1)
-            states = self._forward(tokens, positions, at)
+            states = self._step(tokens, positions)
             self.lengths, self.longest = self.lengths + 1, self.longest + 1
             return states
         rows = self._numbers()
         return self._feed(tokens, positions, rows, torch.zeros_like(rows), 1, self.arrangement)
+
+    def _step(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """One token more of every row, all of which are equally long."""
+        end = self.longest + 1
+        if tokens.device.type not in RECORDED:
+            return self._forward(tokens, positions, Feed(self.arrangement, None, 1, slice(self.longest, end), end))
+        seen = min(self.own[0][0].shape[2], -(-end // STRIDE) * STRIDE)
+        now = self.arrangement, self.own, seen
+        if self.recorded is None or any(mine is not present for mine, present in zip(self.recorded, now)):
+            self.recorded = *now, Recorded(partial(self._fixed_step, self.arrangement, seen))
+        return self.recorded[-1](tokens, positions, self.lengths[:1])
+
+    def _fixed_step(self, rows: Rows, seen: int, tokens: Tensor, positions: Tensor, column: Tensor) -> Tensor:
+        """The same in shapes that stay as they are: all of so many columns are looked at, and the later ones hidden."""
+        return self._forward(tokens, positions, Feed.fixed(rows, column, seen, self.own[0][0].dtype))
 
     def extend(self, tokens: Sequence[Sequence[int]], begun: Sequence[int]) -> Tensor:
         counts, rows = [len(new) for new in tokens], self._numbers()

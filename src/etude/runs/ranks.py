@@ -78,7 +78,7 @@ def _check_reference(method: Method, policy: LanguagePolicy) -> None:
         )
 
 
-def team_of(method: Method, options: Options, policy: LanguagePolicy) -> Team | None:
+def team_of(method: Method, options: Options, policy: LanguagePolicy, budget: int) -> Team | None:
     """The other ranks of a run, started and met; None where there are none.
 
     Args:
@@ -99,7 +99,7 @@ def team_of(method: Method, options: Options, policy: LanguagePolicy) -> Team | 
     told, count = dataclasses.asdict(options), options.ranks or 1
     arguments = {
         "method": method.to_json(), "options": {key: told[key] for key in READ}, "steps": options.steps,
-        "budget": options.micro_tokens, "threads": torch.get_num_threads(),
+        "budget": budget, "threads": torch.get_num_threads(),
     }  # fmt: skip
     executor = Processes(
         Follower, "etude.runs.ranks:follower", arguments, count - 1, name="Other rank", restarts=0,

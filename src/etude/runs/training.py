@@ -94,7 +94,7 @@ class Options:
     checkpoint_every: Count | None = None
     keep: Count = 2
     keep_best: str | None = None
-    micro_tokens: Count = 8192
+    micro_tokens: Count | None = None
     adapter: Adapter | None = None
     device: str = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"

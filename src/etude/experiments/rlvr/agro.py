@@ -96,8 +96,8 @@ def offline(job: Cell) -> dict[str, float]:
     """
     from etude.core.rows import to_batch
     from etude.evaluation.language import evaluate_split
-    from etude.loops.language import MICRO_TOKENS
     from etude.loops.whole_batch import reference_all
+    from etude.policies.footprint import MICRO_TOKENS
 
     policy = trained(job)[0].policy
     looked = evaluate_split(policy, job.task, "test", problems=400, samples=2, seed=START)

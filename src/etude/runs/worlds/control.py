@@ -118,6 +118,7 @@ def arguments(method: Method, task: ControlTask, options: Options) -> dict[str, 
 
     keep_freed()
     torch.set_num_threads(options.threads or 1)
+    torch.backends.cudnn.allow_tf32 = False  # convolutions in float32, too: acting and learning agree to its rounding
     return {"members": members(method, options), **_elsewhere(method, task, options)}
 
 

@@ -118,13 +118,16 @@ def arguments(method: Method, task: LanguageTask, options: Options) -> dict[str,
     """The model, the problems, and how much of a batch goes through the model at once."""
     import torch
 
+    from etude.policies.footprint import micro_tokens
+
     pool = task.problems("train")
     policy = samplers.load_policy(options)
     torch.set_num_threads(options.threads or threads(policy))
+    budget = options.micro_tokens or micro_tokens(policy)
     return {
-        "policy": policy, "pool": pool, "seed": options.seed, "micro_tokens": options.micro_tokens,
+        "policy": policy, "pool": pool, "seed": options.seed, "micro_tokens": budget,
         "samplers": samplers.samplers_of(method, options, task, policy), "bound": samplers.bound_of(method, options),
-        "team": ranks.team_of(method, options, policy),
+        "team": ranks.team_of(method, options, policy, budget),
     }  # fmt: skip
 
 
@@ -135,10 +138,10 @@ def begin(loop: LanguageLoop, options: Options) -> list[str]:
 
 def threads(policy: LanguagePolicy) -> int:
     """CPU threads that serve a model of this size best."""
-    import os
+    from etude.runtime.cores import cores
 
     small = sum(p.numel() for p in policy.model.parameters()) < SMALL
-    return 1 if small else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 1 if small else cores()
 
 
 def size(loop: LanguageLoop, method: Method, task: LanguageTask) -> str:
