@@ -345,7 +345,7 @@ def test_envpool_truncates_at_its_limit() -> None:
 def test_pictures_are_made_by_all_cores_and_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     played = []
     for count in (1, 3):
-        monkeypatch.setattr(envpool_vector, "cores", lambda: count)
+        monkeypatch.setattr(envpool_vector, "cores", lambda count=count: count)
         vector = EnvPoolVector("Pong-v5", [0, 1], 2)
         assert vector.threads == count and vector._pool(0).config["num_threads"] == count
         played.append([vector.reset()])
