@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 from test_architectures import EXACT, model_of
+from torch import Tensor
 
 from etude.core.draws import Draw
 from etude.core.errors import ConfigError
 from etude.policies import conversation as module
-from etude.policies import feeding
+from etude.policies import feeding, shared
 from etude.policies.adapters import Adapter
 from etude.policies.cache import CachedDecoder
 from etude.policies.conversation import Conversation
@@ -86,6 +87,27 @@ def test_a_conversation_says_what_a_full_prefill_says(kind: str) -> None:
     wanted = again(policy)
     assert len({len(c.tokens) for turn in wanted for c in turn}) > 3, "turns are of several lengths"
     check(played(policy), wanted, 1e-9)
+
+
+@pytest.mark.parametrize("stride", [4, 128])
+@pytest.mark.parametrize("batches", [[range(6)], [[0, 3], [5], [1, 2, 4]]])
+def test_steps_that_are_recorded_leave_resting_rows_alone(
+    batches: Sequence[Sequence[int]], stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all rows go through every step, as on a GPU."""
+    policy = ending(random_policy("llama", dtype=F64))
+    wanted = again(policy)
+    monkeypatch.setattr(shared, "RECORDED", {"cpu"})
+    monkeypatch.setattr(shared, "STRIDE", stride)
+    taken, step = list[int](), SharedDecoder._fixed_step
+
+    def counted(self: SharedDecoder, rows: Any, seen: int, tokens: Tensor, *rest: Tensor) -> Tensor:
+        taken.append(len(tokens))
+        return step(self, rows, seen, tokens, *rest)
+
+    monkeypatch.setattr(SharedDecoder, "_fixed_step", counted)
+    check(played(policy, batches), wanted, 1e-9)
+    assert taken[-1] == 6 and len(taken) > 2 * TURNS
 
 
 @pytest.mark.parametrize("kind", KINDS)

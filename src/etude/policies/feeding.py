@@ -41,31 +41,27 @@ class Feed:
     Args:
         place: [M] where they stand among the R x T; None: R tokens, in order.
         where: what is written of the rows' own buffers: a column of all, or the row and column of each token.
-            A tensor [1] says on the device which column.
         seen: columns that are attended to, of those `visible` [R, T, seen]; None: all.
     """
 
     rows: Rows
     place: Tensor | None
     width: int
-    where: slice | Tensor | tuple[Tensor, Tensor]
+    where: slice | tuple[Tensor, Tensor]
     seen: int
     visible: Tensor | None = None
     _bias: Tensor | None = None
 
     @classmethod
-    def fixed(cls, rows: Rows, column: Tensor, seen: int, dtype: torch.dtype) -> Feed:
-        """A token of every row into one column [1], of which only the device knows the number: shapes do not tell."""
-        hidden = torch.arange(seen, device=column.device) > column
-        bias = torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, -torch.inf)
-        return cls(rows, None, 1, column, seen, None, bias[None, None])
+    def fixed(cls, rows: Rows, columns: Tensor, seen: int) -> Feed:
+        """A token of every row into its column [R], which only the device knows: shapes do not tell."""
+        number, all_of_them = (torch.arange(n, device=columns.device) for n in (len(columns), seen))
+        return cls(rows, None, 1, (number, columns), seen, (all_of_them <= columns[:, None])[:, None])
 
     def write(self, buffer: Tensor, new: Tensor) -> None:
         """Put what is new [M, kv, 1, width] into its place."""
         if isinstance(self.where, slice):
             buffer[:, :, self.where] = new
-        elif isinstance(self.where, Tensor):
-            buffer.index_copy_(2, self.where, new)
         else:
             buffer[self.where[0], :, self.where[1]] = new[:, :, 0]
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from transformers.cache_utils import Cache
 
 RECORDED, STRIDE = {"cuda"}, 128
-"""Devices on which steps of all rows are recorded, and how many columns are added to what such a step attends to."""
+"""Devices on which steps are recorded, and how many columns are added at a time to what such a step attends to."""
 FEW = 3
 """Of one in so many rows, keys and values are copied for a product; of more, all rows' are read where they are."""
 
@@ -95,6 +95,7 @@ class SharedDecoder:
         self.lengths = torch.zeros_like(owner)
         self.longest, self.level = 0, True
         self.fed: Tensor | None = None
+        self.everyone: Rows | None = None
         self.recorded: tuple[Rows, list[tuple[Tensor, ...]], int, Recorded] | None = None
         self._spread()
 
@@ -109,12 +110,15 @@ class SharedDecoder:
         kv, dtype = self.prompts[0][0].shape[1], self.prompts[0][0].dtype
         hidden = torch.zeros_like(self.real, dtype=dtype).masked_fill_(~self.real, -torch.inf)
         self.hidden = None if bool(self.real.all()) else hidden.repeat_interleave(kv, 0)[:, None]
+        self.everyone = None
         self.arrangement = self._arranged(self.fed)
 
     def _arranged(self, fed: Tensor | None, always: bool = False) -> Rows:
         """Where rows stand in the products; few rows are taken out of the buffers, many are computed where they are."""
-        over = fed if fed is not None and (always or FEW * len(fed) <= self.size) else None
-        return Rows(over, self.owner if over is None else self.owner[over], len(self.real))
+        if fed is not None and (always or FEW * len(fed) <= self.size):
+            return Rows(fed, self.owner[fed], len(self.real))
+        self.everyone = self.everyone or Rows(None, self.owner, len(self.real))
+        return self.everyone
 
     def keep(self, rows: Tensor) -> None:
         self.owner, self.lengths = self.owner[rows], self.lengths[rows]
@@ -129,6 +133,7 @@ class SharedDecoder:
             self.owner, self.real = owner, self.real[going]
             self._spread()
         else:
+            self.everyone = None
             self.arrangement = self._arranged(None)
 
     def _measure(self) -> None:
@@ -200,27 +205,36 @@ class SharedDecoder:
 
     def __call__(self, tokens: Tensor, positions: Tensor) -> Tensor:
         self._make_room(1)
+        if tokens.device.type in RECORDED:
+            return self._step(tokens, positions)
         if self.level and self.fed is None:
-            states = self._step(tokens, positions)
+            at = Feed(self.arrangement, None, 1, slice(self.longest, self.longest + 1), self.longest + 1)
+            states = self._forward(tokens, positions, at)
             self.lengths, self.longest = self.lengths + 1, self.longest + 1
             return states
         rows = self._numbers()
         return self._feed(tokens, positions, rows, torch.zeros_like(rows), 1, self.arrangement)
 
     def _step(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """One token more of every row, all of which are equally long."""
-        end = self.longest + 1
-        if tokens.device.type not in RECORDED:
-            return self._forward(tokens, positions, Feed(self.arrangement, None, 1, slice(self.longest, end), end))
-        seen = min(self.own[0][0].shape[2], -(-end // STRIDE) * STRIDE)
-        now = self.arrangement, self.own, seen
+        """The same in shapes that stay: all rows go through, and what resting ones write is written over later."""
+        fed, rows = self.fed, self._arranged(None)
+        seen = min(self.own[0][0].shape[2], -(-(self.longest + 1) // STRIDE) * STRIDE)
+        now = rows, self.own, seen
         if self.recorded is None or any(mine is not present for mine, present in zip(self.recorded, now)):
-            self.recorded = *now, Recorded(partial(self._fixed_step, self.arrangement, seen))
-        return self.recorded[-1](tokens, positions, self.lengths[:1])
+            self.recorded = *now, Recorded(partial(self._fixed_step, rows, seen))
+        if fed is not None:
+            tokens, positions = (x.new_zeros(self.size).index_copy_(0, fed, x) for x in (tokens, positions))
+        states = self.recorded[-1](tokens, positions, self.lengths)
+        if fed is None:
+            self.lengths, self.longest = self.lengths + 1, self.longest + 1
+            return states
+        self.lengths = self.lengths.index_add(0, fed, torch.ones_like(fed))
+        self._measure()
+        return states[fed]
 
-    def _fixed_step(self, rows: Rows, seen: int, tokens: Tensor, positions: Tensor, column: Tensor) -> Tensor:
-        """The same in shapes that stay as they are: all of so many columns are looked at, and the later ones hidden."""
-        return self._forward(tokens, positions, Feed.fixed(rows, column, seen, self.own[0][0].dtype))
+    def _fixed_step(self, rows: Rows, seen: int, tokens: Tensor, positions: Tensor, columns: Tensor) -> Tensor:
+        """Of so many columns, those behind a row's own are hidden."""
+        return self._forward(tokens, positions, Feed.fixed(rows, columns, seen))
 
     def extend(self, tokens: Sequence[Sequence[int]], begun: Sequence[int]) -> Tensor:
         counts, rows = [len(new) for new in tokens], self._numbers()
