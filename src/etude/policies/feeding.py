@@ -23,9 +23,16 @@ class Rows:
     Args:
         over: which of all rows take part; None: every one.
         owner: [R] their prompts, of which there are `prompts`.
+
+    `asked`: which prompts take part; None: every one. They are found out for some rows alone.
     """
 
     def __init__(self, over: Tensor | None, owner: Tensor, prompts: int) -> None:
+        self.asked: Tensor | None = None
+        if over is not None:
+            asked, number = torch.unique(owner, return_inverse=True)
+            if 2 * len(asked) <= prompts:  # else taking them out costs more than the others do
+                self.asked, owner, prompts = asked, number, len(asked)
         counts = torch.bincount(owner, minlength=prompts)
         order = owner.argsort(stable=True)
         rank = torch.empty_like(order)

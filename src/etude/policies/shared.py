@@ -22,16 +22,19 @@ from torch import Tensor
 from torch.nn.functional import pad, rms_norm
 
 from etude.policies import feeding
-from etude.policies.cache import layers, padded
+from etude.policies.cache import layers
 from etude.policies.feeding import Feed, Rows
 from etude.policies.protocols import Backbone
 from etude.policies.recorded import Recorded
+from etude.policies.stack import Stack
 
 if TYPE_CHECKING:
     from transformers.cache_utils import Cache
 
 RECORDED, STRIDE = {"cuda"}, 128
 """Devices on which steps are recorded, and how many columns are added at a time to what such a step attends to."""
+ROOM = 16
+"""Columns by which blocks are made wider where a longer one joins them."""
 FEW = 3
 """Of one in so many rows, keys and values are copied for a product; of more, all rows' are read where they are."""
 
@@ -92,6 +95,7 @@ class SharedDecoder:
         kv, width = self.prompts[0][0].shape[1], self.prompts[0][0].shape[3]
         shape = (len(owner), kv, capacity, width)
         self.own: list[tuple[Tensor, ...]] = [(k.new_zeros(shape), v.new_zeros(shape)) for k, v in self.prompts]
+        self.stacks = [[Stack() for _ in range(4)] for _ in self.prompts]
         self.lengths = torch.zeros_like(owner)
         self.longest, self.level = 0, True
         self.fed: Tensor | None = None
@@ -156,15 +160,20 @@ class SharedDecoder:
     def fork(self, rows: Tensor) -> None:
         """The history of each forked row becomes a block, which all its forks attend to in one product."""
         going, number = torch.unique(rows, return_inverse=True)
-        counts = self.real[self.owner[going]].sum(1) + self.lengths[going]
+        whose, lengths = self.owner[going], self.lengths[going]
+        counts, longest = self.real[whose].sum(1) + lengths, int(lengths.max())
         most = int(counts.max())
-        real = torch.arange(most, device=rows.device) >= (most - counts)[:, None]
-        blocks = [tuple(x.new_zeros(len(going), x.shape[1], most, x.shape[3]) for x in pair) for pair in self.prompts]
-        for i, row in enumerate(going.tolist()):
-            seen, length = self.real[self.owner[row]], int(self.lengths[row])
-            for block, prompt, own in zip(blocks, self.prompts, self.own):
-                for made, shared, said in zip(block, prompt, own):
-                    made[i][:, real[i]] = torch.cat([shared[self.owner[row]][:, seen], said[row, :, :length]], 1)
+        columns = torch.arange(most, device=rows.device)
+        real = columns >= (most - counts)[:, None]
+        # a prompt ends where what its row said begins: the last columns of both, up to the row's length
+        source = (columns + (self.real.shape[1] + lengths - most)[:, None]).clamp_(min=0)[:, None, :, None]
+        blocks = [
+            tuple(
+                torch.cat([shared[whose], said[going, :, :longest]], 2).take_along_dim(source, 2)
+                for shared, said in zip(prompt, own)
+            )
+            for prompt, own in zip(self.prompts, self.own)
+        ]
         empty = [tuple(x[:1, :, :0].expand(len(rows), -1, -1, -1) for x in pair) for pair in self.own]
         self._append(blocks, real, number, empty, torch.zeros_like(rows))
 
@@ -173,13 +182,20 @@ class SharedDecoder:
         lengths: Tensor,
     ) -> None:  # fmt: skip
         """Rows behind the others, with blocks of theirs."""
-        most, room = max(self.real.shape[1], real.shape[1]), max(self.own[0][0].shape[2], own[0][0].shape[2])
+        most, room = self.real.shape[1], max(self.own[0][0].shape[2], own[0][0].shape[2])
+        if real.shape[1] > most:
+            most = -(-real.shape[1] // ROOM) * ROOM
         self.owner = torch.cat([self.owner, owner + len(self.real)])
         self.real = torch.cat([pad(mask, (most - mask.shape[1], 0)) for mask in (self.real, real)])
-        self.prompts = [tuple(padded(both) for both in zip(mine, more)) for mine, more in zip(self.prompts, prompts)]
-        self.own = [
-            tuple(torch.cat([_roomy(x, room) for x in both]) for both in zip(*pairs)) for pairs in zip(self.own, own)
+        parts = zip(self.stacks, self.prompts, prompts, self.own, own)
+        grown = [
+            (
+                tuple(s.grown(_behind(x, most), _behind(y, most)) for s, x, y in zip(stacks, mine, more)),
+                tuple(s.grown(_roomy(x, room), _roomy(y, room)) for s, x, y in zip(stacks[2:], said, new)),
+            )
+            for stacks, mine, more, said, new in parts
         ]
+        self.prompts, self.own = [blocks for blocks, _ in grown], [said for _, said in grown]
         self.lengths = torch.cat([self.lengths, lengths])
         self._measure()
         self._spread()
@@ -323,7 +339,11 @@ class SharedDecoder:
     def _over_prompts(self, number: int, q: Tensor, at: Rows) -> tuple[Tensor, Tensor]:
         """Attention of all rows of a prompt in one product: outputs [R, kv, queries, width], log-normalisers."""
         keys, values = self.prompts[number]
-        prompts, kv, length, width = keys.shape
+        hidden, kv = self.hidden, keys.shape[1]
+        if at.asked is not None:
+            keys, values = keys[at.asked], values[at.asked]
+            hidden = None if hidden is None else hidden.unflatten(0, (-1, kv))[at.asked].flatten(0, 1)
+        prompts, _, length, width = keys.shape
         queries = q.shape[2]
         slots = q.new_zeros(prompts * at.deep, kv, queries, width).index_copy_(0, at.slot, q)
         slots = slots.view(prompts, at.deep, kv, queries, width).transpose(1, 2)
@@ -331,7 +351,7 @@ class SharedDecoder:
             slots.reshape(prompts * kv, at.deep * queries, width),
             keys.reshape(prompts * kv, length, width),
             values.reshape(prompts * kv, length, width),
-            self.hidden,
+            hidden,
         )
 
         def by_row(x: Tensor) -> Tensor:
@@ -342,7 +362,12 @@ class SharedDecoder:
 
 def _roomy(buffer: Tensor, room: int) -> Tensor:
     """A buffer [S, kv, capacity, width] with more room behind what is there."""
-    return pad(buffer, (0, 0, 0, room - buffer.shape[2]))
+    return buffer if buffer.shape[2] == room else pad(buffer, (0, 0, 0, room - buffer.shape[2]))
+
+
+def _behind(block: Tensor, width: int) -> Tensor:
+    """Blocks [U, kv, P, width] with more room before what is there."""
+    return block if block.shape[2] == width else pad(block, (0, 0, width - block.shape[2], 0))
 
 
 def _attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
