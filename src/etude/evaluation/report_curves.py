@@ -29,7 +29,8 @@ UNITS = {
     "entropy": "nats", "kl": "nats", "logp_gap": "nats", "logp_gap_bound": "nats", "completion_length": "tokens",
     "episode_length": "steps", "tokens_per_second": "tokens / s", "steps_per_second": "steps / s",
     "prompt_length": "tokens", "sampled_tokens": "tokens", "prefilled_tokens": "tokens", "prefilled_again": "tokens",
-    "decoding_iterations": "tokens", "forked_tokens": "tokens", "greedy_tokens": "tokens",
+    "decoding_iterations": "tokens", "forked_tokens": "tokens", "given_tokens": "tokens",
+    "shown_tokens": "tokens", "greedy_tokens": "tokens",
 }  # fmt: skip
 TOGETHER = {
     "reward": "reward by component", "return": "return by setting", "stop": "stop reasons",

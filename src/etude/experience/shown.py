@@ -6,7 +6,7 @@ It is written into the problem's prompt, so a chat template sees it as what a us
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -73,7 +73,9 @@ class SolutionInPrompt(Shown):
         return followed(prompt, self.text.replace("{}", answer[: round(share * len(answer))]) if share else "")
 
     def starts(self, attempts: Sequence[Episode], stage: int, context: Context) -> list[Start | None]:
-        answers = [context.task.demonstration(e.problem) for e in attempts]
+        answers, share = [context.task.demonstration(e.problem) for e in attempts], self.shares[stage]
+        beginnings = {e.group: text[: round(share * len(text))] for e, text in zip(attempts, answers) if text}
+        count_shown(beginnings.values(), context)
         return [
             None if text is None else _again(e, self.prompt(e.problem.prompt, text, self.shares[stage]), stage)
             for e, text in zip(attempts, answers)
@@ -111,6 +113,8 @@ class Verdict(Critic):
         return (self.right if right else self.wrong) + told
 
     def say(self, attempts: Sequence[Episode], context: Context) -> list[str]:
+        if self.answer:
+            count_shown([str(e.problem.answer) for e in attempts if e.problem.answer is not None], context)
         return [self.sentence(context.task.success(e), e.problem.answer) for e in attempts]
 
 
@@ -147,7 +151,9 @@ class FirstWrongStep(Critic):
         return self.wrong.replace("{}", str(same + 1))
 
     def say(self, attempts: Sequence[Episode], context: Context) -> list[str]:
-        return [self.sentence(e.completion, context.task.demonstration(e.problem) or "") for e in attempts]
+        said = [self.sentence(e.completion, context.task.demonstration(e.problem) or "") for e in attempts]
+        count_shown(said, context)
+        return said
 
 
 class OwnCritique(Critic):
@@ -199,6 +205,11 @@ class AttemptAndCritique(Shown):
         said = self.critic.say(attempts, context)
         prompts = [self.prompt(e.problem.prompt, e.completion, c) for e, c in zip(attempts, said)]
         return [_again(e, prompt, stage) for e, prompt in zip(attempts, prompts)]
+
+
+def count_shown(texts: Iterable[str], context: Context) -> None:
+    """Count the tokens of what is shown of answers, or said of attempts by who knows them (`shown_tokens`)."""
+    context.policy.work["shown_tokens"] += sum(len(context.policy.encode(text)) for text in texts if text)
 
 
 # Prompts

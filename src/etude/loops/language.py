@@ -23,7 +23,7 @@ from etude.loops.ahead import Ahead
 from etude.loops.credit import Rows
 from etude.loops.differences import METRIC, Differences
 from etude.loops.gather import Gatherer
-from etude.loops.language_report import by_player, describe, record, second_looks
+from etude.loops.language_report import by_player, describe, learned_answers, record, second_looks
 from etude.loops.learn import Trainer
 from etude.loops.models import Models, Trained, policies_of, restore, saved
 from etude.loops.roles import Party
@@ -80,13 +80,12 @@ class LanguageLoop:
         pool = task.problems("train") if pool is None else pool
         self.dropped: Counter[str] = Counter()
         self.models: Models = {}
-        budget = micro_tokens or fitting(policy)
         self.party = Party(task, self.models, self.dropped)
         for name, own in policies_of(policy, [r for m in self._methods() for r in m.roles]).items():
             mine, limit = self.party.follows(self.method, name), self._limit(self.method)
-            updater = Updater(own, mine, steps, budget, limit, self._learners(mine, own), self.ranks)
-            self.models[name] = Trained(own, updater)
-            self._begin_others(updater)
+            budget, learners = micro_tokens or fitting(own), self._learners(mine, own)
+            self.models[name] = Trained(own, Updater(own, mine, steps, budget, limit, learners, self.ranks))
+            self._begin_others(self.models[name].updater)
         self.gatherer = Gatherer(task, policy, pool, self._limit(self.method), self.dropped)
         bound = self.method.bound if bound is None else bound
         self.samplers = beside(task, policy) if bound and samplers is None else samplers
@@ -150,7 +149,7 @@ class LanguageLoop:
             self.updater.older, metrics["lag"] = self.ahead.older(self.finished)
         if any(map(len, rows.values())):
             rows, learned = self.trainer.learn(self.party.players(method), rows, self.finished, stream)
-            metrics |= learned
+            metrics |= learned | learned_answers(rows.values())
         metrics |= self._told(method, metrics)
         if self.ahead is not None:
             self.ahead.done(self.finished)

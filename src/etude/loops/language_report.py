@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -99,6 +99,12 @@ def second_looks(batches: Sequence[TokenBatch], stages: int) -> dict[str, float]
     """Which share of a step's rows comes from each stage of a second look."""
     found = [e.info.get("look") for b in batches for e in b.episodes]
     return {f"second_look/{stage}": found.count(stage) / len(found) for stage in range(stages)}
+
+
+def learned_answers(batches: Iterable[TokenBatch]) -> dict[str, float]:
+    """Tokens of answers that were given, not sampled, on rows that are learned from; nothing where there are none."""
+    given = sum(float(b.action_counts[~b.sampled & (b.weights > 0)].sum()) for b in batches)
+    return {"given_tokens": given} if given else {}
 
 
 def _surprise(batches: Sequence[TokenBatch]) -> float:

@@ -115,6 +115,7 @@ class ScaffoldedGroups(Groups):
             text = "".join(blocks[:shown])
             tokens = context.policy.encode(text) if text else []
             if 0 < len(tokens) < (self.max_tokens or context.max_tokens):
+                context.policy.work["shown_tokens"] += len(tokens)
                 return shown, Segment("assistant", text, tokens, [0] * len(tokens), [0.0] * len(tokens))
         return 0, None
 
