@@ -114,6 +114,8 @@ def test_what_a_bed_makes_once_is_handed_on_by_its_name(tmp_path: Path, monkeypa
     assert len(jobs) == 3
     for job in jobs:
         assert job.model == start and f"rewards.reward-model.model={proxy}" in job.fields
+    (plain,) = runs_of(bed, "ghpo", 1, {"second_look.shows.text": "see {}"}, root=tmp_path / "runs")
+    assert "second_look.shows.text=see {}" in plain.fields, "an empty place names no run"
     with pytest.raises(UnknownNameError, match="no run of a bed named 'prox'"):
         runs_of(bed, "rloo", 1, {"rewards.reward-model.model": "{prox}"}, root=tmp_path / "runs")
 

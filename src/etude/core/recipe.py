@@ -15,8 +15,8 @@ from etude.core.worlds import World
 
 PREVIOUS, START = "previous", "start"
 """What a run can begin from besides a run that has a name: the run before it, and what the recipe began from."""
-NAMED = re.compile(r"\{([^{}]*)\}")
-"""What a run is handed, in the text of its task or of a field: `{judge}`."""
+NAMED = re.compile(r"\{([^{}]+)\}")
+"""What a run is handed, in the text of its task or of a field: `{judge}`. `{}` is a place in a template."""
 NAME = re.compile(r"[a-z][a-z0-9-]*")
 
 
