@@ -97,12 +97,27 @@ def test_steps_in_shapes_that_stay_say_the_same(
         with monkeypatch.context() as context:
             context.setattr(shared, "RECORDED", {"cpu"})
             torch.testing.assert_close(fixed(tokens, position + step), wanted, rtol=0, atol=1e-10)
-        made.add(fixed.recorded[-1])
+        made.add(fixed.recorded.step)
         if step == 2:
             for rows in (usual, fixed):
                 rows.keep(kept)
             position = position[kept]
     assert len(made) == {2: 4, 128: 2}[stride]
+
+
+@torch.no_grad()
+def test_a_step_is_recorded_once_for_all_columns_that_it_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which there are more than the numbers that Python keeps only once."""
+    monkeypatch.setattr(shared, "RECORDED", {"cpu"})
+    rows = prefilled(model(LlamaConfig))
+    rows._make_room(400)
+    rows.longest, rows.lengths = 300, torch.full_like(rows.lengths, 300)
+    position = torch.tensor([len(PROMPTS[i]) for i in OWNER])
+    made = set()
+    for step in range(3):
+        rows(torch.arange(len(OWNER)), position + step)
+        made.add(rows.recorded.step)
+    assert len(made) == 1 and rows.recorded.seen == 384
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -115,7 +130,7 @@ def test_a_recorded_step_says_what_it_says_when_it_is_taken() -> None:
         logits = causal.get_output_embeddings()(rows(said[:, step], position + step))
         wanted = torch.stack([whole(causal, row, said[row, : step + 1]) for row in range(len(OWNER))])
         torch.testing.assert_close(logits, wanted, rtol=0, atol=1e-10)
-    assert rows.recorded[-1].graph is not None and rows.recorded[-1].refused is None
+    assert rows.recorded.step.graph is not None and rows.recorded.step.refused is None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

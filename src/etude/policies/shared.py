@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -78,6 +78,19 @@ class Llama(Backbone, Protocol):
     norm: Norm
 
 
+class RecordedStep(NamedTuple):
+    """A step that is recorded, and what it was recorded for: these rows, these buffers and so many columns of them."""
+
+    rows: Rows
+    own: list[tuple[Tensor, ...]]
+    seen: int
+    step: Recorded
+
+    def of(self, rows: Rows, own: list[tuple[Tensor, ...]], seen: int) -> bool:
+        """Whether it is the step of these, in their place."""
+        return self.rows is rows and self.own is own and self.seen == seen
+
+
 class SharedDecoder:
     """Rows being decoded, each attending to its prompt's one block and to its own tokens, which stand packed behind it.
 
@@ -100,7 +113,7 @@ class SharedDecoder:
         self.longest, self.level = 0, True
         self.fed: Tensor | None = None
         self.everyone: Rows | None = None
-        self.recorded: tuple[Rows, list[tuple[Tensor, ...]], int, Recorded] | None = None
+        self.recorded: RecordedStep | None = None
         self._spread()
 
     @property
@@ -235,12 +248,11 @@ class SharedDecoder:
         """The same in shapes that stay: all rows go through, and what resting ones write is written over later."""
         fed, rows = self.fed, self._arranged(None)
         seen = min(self.own[0][0].shape[2], -(-(self.longest + 1) // STRIDE) * STRIDE)
-        now = rows, self.own, seen
-        if self.recorded is None or any(mine is not present for mine, present in zip(self.recorded, now)):
-            self.recorded = *now, Recorded(partial(self._fixed_step, rows, seen))
+        if self.recorded is None or not self.recorded.of(rows, self.own, seen):
+            self.recorded = RecordedStep(rows, self.own, seen, Recorded(partial(self._fixed_step, rows, seen)))
         if fed is not None:
             tokens, positions = (x.new_zeros(self.size).index_copy_(0, fed, x) for x in (tokens, positions))
-        states = self.recorded[-1](tokens, positions, self.lengths)
+        states = self.recorded.step(tokens, positions, self.lengths)
         if fed is None:
             self.lengths, self.longest = self.lengths + 1, self.longest + 1
             return states
