@@ -77,7 +77,7 @@ class SolutionInPrompt(Shown):
         beginnings = {e.group: text[: round(share * len(text))] for e, text in zip(attempts, answers) if text}
         count_shown(beginnings.values(), context)
         return [
-            None if text is None else _again(e, self.prompt(e.problem.prompt, text, self.shares[stage]), stage)
+            None if text is None else _again(e, self.prompt(e.problem.prompt, text, share), stage)
             for e, text in zip(attempts, answers)
         ]
 
