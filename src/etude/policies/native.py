@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from etude.policies.cache import CachedDecoder, decoding_cache, rope_positions
+from etude.policies.llama import Llama
 from etude.policies.protocols import Backbone, Decoder
-from etude.policies.shared import Llama, SharedDecoder
+from etude.policies.shared import SharedDecoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -13,18 +13,18 @@ Shapes: M tokens, S rows of which N are fed and R take part in a product, T toke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, rms_norm
+from torch.nn.functional import pad
 
 from etude.policies import feeding
 from etude.policies.cache import layers
 from etude.policies.feeding import Feed, Rows
-from etude.policies.protocols import Backbone
+from etude.policies.llama import Attention, Llama, attend, normed, rotated
 from etude.policies.recorded import Recorded
 from etude.policies.stack import Stack
 
@@ -37,45 +37,6 @@ ROOM = 16
 """Columns by which blocks are made wider where a longer one joins them."""
 FEW = 3
 """Of one in so many rows, keys and values are copied for a product; of more, all rows' are read where they are."""
-
-
-class Norm(Protocol):
-    """A root-mean-square norm."""
-
-    weight: Tensor
-    variance_epsilon: float
-
-    def __call__(self, x: Tensor, /) -> Tensor: ...
-
-
-class Attention(Protocol):
-    """Grouped-query attention; only some have a norm of queries and one of keys."""
-
-    q_proj: Callable[[Tensor], Tensor]
-    k_proj: Callable[[Tensor], Tensor]
-    v_proj: Callable[[Tensor], Tensor]
-    o_proj: Callable[[Tensor], Tensor]
-    scaling: float
-    q_norm: Norm
-    k_norm: Norm
-
-
-class Layer(Protocol):
-    """A layer of the Llama family."""
-
-    input_layernorm: Norm
-    self_attn: Attention
-    post_attention_layernorm: Norm
-    mlp: Callable[[Tensor], Tensor]
-
-
-class Llama(Backbone, Protocol):
-    """A model of the Llama family, without its head."""
-
-    embed_tokens: Callable[[Tensor], Tensor]
-    rotary_emb: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-    layers: Sequence[Layer]
-    norm: Norm
 
 
 class RecordedStep(NamedTuple):
@@ -323,9 +284,9 @@ class SharedDecoder:
         cos, sin = self.model.rotary_emb(x[:, None], positions[:, None])
         cos, sin = cos[:, :, None], sin[:, :, None]  # [M, 1, 1, width]
         for number, layer in enumerate(self.model.layers):
-            x = x + self._attention(number, layer.self_attn, _norm(layer.input_layernorm, x), cos, sin, at)
-            x = x + layer.mlp(_norm(layer.post_attention_layernorm, x))
-        return _norm(self.model.norm, x)
+            x = x + self._attention(number, layer.self_attn, normed(layer.input_layernorm, x), cos, sin, at)
+            x = x + layer.mlp(normed(layer.post_attention_layernorm, x))
+        return normed(self.model.norm, x)
 
     def _attention(self, number: int, part: Attention, x: Tensor, cos: Tensor, sin: Tensor, at: Feed) -> Tensor:
         """[M, H] -> [M, H]; queries are [M, kv heads, queries per kv head, width]."""
@@ -333,13 +294,13 @@ class SharedDecoder:
         kv, width, count = keys.shape[1], keys.shape[3], len(x)
         q, k = part.q_proj(x).view(count, kv, -1, width), part.k_proj(x).view(count, kv, 1, width)
         if hasattr(part, "q_norm"):
-            q, k = _norm(part.q_norm, q), _norm(part.k_norm, k)
-        q, k = _rotated(q, cos, sin) * part.scaling, _rotated(k, cos, sin)
+            q, k = normed(part.q_norm, q), normed(part.k_norm, k)
+        q, k = rotated(q, cos, sin) * part.scaling, rotated(k, cos, sin)
         at.write(keys, k)
         at.write(values, part.v_proj(x).view(count, kv, 1, width))
         q = at.spread(q, self.size)
         rows = len(q)
-        own, own_l = _attend(
+        own, own_l = attend(
             q.reshape(rows * kv, -1, width), at.of(keys).flatten(0, 1), at.of(values).flatten(0, 1),
             at.bias(kv, q.shape[2], q.dtype),
         )  # fmt: skip
@@ -359,7 +320,7 @@ class SharedDecoder:
         queries = q.shape[2]
         slots = q.new_zeros(prompts * at.deep, kv, queries, width).index_copy_(0, at.slot, q)
         slots = slots.view(prompts, at.deep, kv, queries, width).transpose(1, 2)
-        out, normaliser = _attend(
+        out, normaliser = attend(
             slots.reshape(prompts * kv, at.deep * queries, width),
             keys.reshape(prompts * kv, length, width),
             values.reshape(prompts * kv, length, width),
@@ -380,26 +341,3 @@ def _roomy(buffer: Tensor, room: int) -> Tensor:
 def _behind(block: Tensor, width: int) -> Tensor:
     """Blocks [U, kv, P, width] with more room before what is there."""
     return block if block.shape[2] == width else pad(block, (0, 0, width - block.shape[2], 0))
-
-
-def _attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Attention [R, Q, width] and its log-normalisers [R, Q, 1], the softmax in float32 at least."""
-    scores = torch.bmm(q, keys.mT) if bias is None else torch.baddbmm(bias, q, keys.mT)
-    scores = scores if scores.dtype == torch.float64 else scores.float()
-    top = scores.amax(-1, keepdim=True)
-    weights = (scores - top).exp_()
-    total = weights.sum(-1, keepdim=True)
-    return torch.bmm(weights.to(values.dtype), values) / total.to(values.dtype), top + total.log()
-
-
-def _norm(part: Norm, x: Tensor) -> Tensor:
-    """Root-mean-square norm as one operation; other dtypes keep the module's own rounding, which goes by float32."""
-    if x.dtype != torch.float32:
-        return part(x)
-    return rms_norm(x, x.shape[-1:], part.weight, part.variance_epsilon)
-
-
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding."""
-    left, right = x.chunk(2, -1)
-    return x * cos + torch.cat([-right, left], -1) * sin
