@@ -44,13 +44,13 @@ class Alive(TorchDispatchMode):
         self.now -= size
 
 
-def batch(vocabulary: int) -> TokenBatch:
+def batch(vocabulary: int, rows: int = ROWS, prompt: int = PROMPT, answer: int = ANSWER) -> TokenBatch:
     generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(0, vocabulary, (ROWS, PROMPT + ANSWER), generator=generator)
-    said = (torch.arange(PROMPT + ANSWER) >= PROMPT).expand_as(tokens)
-    nothing, one = torch.zeros(tokens.shape), torch.ones(ROWS)
+    tokens = torch.randint(0, vocabulary, (rows, prompt + answer), generator=generator)
+    said = (torch.arange(prompt + answer) >= prompt).expand_as(tokens)
+    nothing, one = torch.zeros(tokens.shape), torch.ones(rows)
     return TokenBatch(
-        tokens, torch.ones_like(said), said, nothing, nothing, torch.arange(ROWS), one, one, torch.zeros(ROWS).bool()
+        tokens, torch.ones_like(said), said, nothing, nothing, torch.arange(rows), one, one, torch.zeros(rows).bool()
     )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def measured(policy: LanguagePolicy) -> int:
 
 
 def policy(kind: str) -> LanguagePolicy:
-    tiny = LanguagePolicy.load("tiny")
+    tiny = LanguagePolicy.load("tiny", device="cpu")
     if kind == "tiny":
         return tiny
     config = Qwen2Config(
@@ -83,6 +83,27 @@ def test_what_a_micro_batch_takes_is_known_within_a_tenth(kind: str) -> None:
     assert said == pytest.approx(measured(one), rel=0.1)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(("rows", "length"), [(16, 256), (64, 256), (16, 1024)])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_what_a_micro_batch_takes_of_a_gpu_is_known_within_a_tenth(rows: int, length: int, autocast: bool) -> None:
+    """By its allocator's own count, of a model whose logits fill several chunks."""
+    config = Qwen2Config(
+        vocab_size=32_000, hidden_size=512, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=2,
+        intermediate_size=1408, max_position_embeddings=2048,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config)
+    one = LanguagePolicy(model.to("cuda"), LanguagePolicy.load("tiny").tokenizer, autocast=autocast)
+    said = update_bytes(one, rows, length, budget=rows * length)
+    given = batch(config.vocab_size, rows, 8, length - 8).to(one.device)
+    one.evaluate(given).logp.sum().backward()  # gradients, and what libraries keep, are there from now on
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    one.evaluate(given, ("entropy",)).logp.sum().backward()
+    assert said == pytest.approx(torch.cuda.max_memory_allocated() - before, rel=0.1)
+
+
 def test_attention_that_keeps_its_weights_grows_with_the_square() -> None:
     """Four heads keep [T, T] probabilities in float32 in each of three layers, twice where the mask is added."""
     found = footprint(policy("eager")).quadratic
@@ -91,7 +112,7 @@ def test_attention_that_keeps_its_weights_grows_with_the_square() -> None:
 
 
 def test_a_micro_batch_holds_no_more_than_its_budget_and_at_least_a_row() -> None:
-    one = LanguagePolicy.load("tiny")
+    one = LanguagePolicy.load("tiny", device="cpu")
     assert update_bytes(one, 100, 64, budget=640) == update_bytes(one, 10, 64, budget=10_000)
     assert update_bytes(one, 100, 64, budget=1) == update_bytes(one, 1, 64, budget=10_000)
 
