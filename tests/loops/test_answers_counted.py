@@ -21,8 +21,10 @@ def trained(method: str, folder: Path, **fields: Any) -> tuple[dict[str, float],
     done = etude.train(method, "sums", set=told, steps=1, evaluate=0, out=folder, quiet=True, preset=False)
     ids = [json.loads(line)["id"] for line in (folder / "episodes.jsonl").read_text().splitlines()]
     task = resolve_task("sums")
-    answers = {p.id: task.demonstration(p) for p in task.problems("train") if p.id in ids}
-    return done.metrics[-1], [str(answers[i]) for i in dict.fromkeys(ids)]
+    problems = task.problems("train")
+    chosen = [problems[int(i.rsplit("/", 1)[-1])] for i in dict.fromkeys(ids)]
+    assert [p.id for p in chosen] == list(dict.fromkeys(ids))
+    return done.metrics[-1], [str(task.demonstration(p)) for p in chosen]
 
 
 def tokens(texts: list[str]) -> int:
