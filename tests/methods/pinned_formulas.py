@@ -325,6 +325,21 @@ def ppo_rlhf(w: World) -> Tensor:
     return token_mean(actor_and_critic(w, advantages, returns(w, advantages)))
 
 
+def spa_rl(w: World) -> Tensor:
+    """PPO of alpha c + beta g at the end, whatever was paid, and 0.02 of the distance; turns and episodes are one."""
+    rewards = {}
+    for i in range(w.count):
+        rewards[i] = (-0.02 * (w.of("old", i) - w.of("ref", i))).tolist()
+        rewards[i][-1] += w.notes["judged"][i] + 0.5 * w.info[i]["said"]["valid"]
+    advantages = gae(w, rewards)
+    return token_mean(actor_and_critic(w, advantages, returns(w, advantages)))
+
+
+def spa_estimator(w: World) -> Tensor:
+    """Every token of the world is one that ends a turn: their values add up to what was paid."""
+    return sum((w.of("values_now", i).sum() - w.rewards[i]) ** 2 for i in range(w.count)) / w.count
+
+
 def rl_perspective_llm(w: World) -> Tensor:
     """PPO on how much likelier a discriminator of prefixes finds each sampled text to be shown, token by token."""
 
@@ -927,6 +942,8 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "supo": (plain, agents.supo),
     "t-ppo": (worlds.windows, t_ppo),
     "t1": (worlds.truncated, rlvr.t1),
+    "spa-estimator": (worlds.scored, spa_estimator),
+    "spa-rl": (worlds.executed_now_and_then, spa_rl),
     "toolrl": (worlds.called, agents.toolrl),
     "tulu-3-dpo": (worlds.pairs, tulu_3_dpo),
     "tulu-3-rlvr": (plain, tulu_3_rlvr),

@@ -892,6 +892,14 @@ SETTINGS: dict[str, Settings] = {
         "stages": ("phase", "handover"), "stages.1.keep": 0.0, "stages.1.warmup": 5000, "stages.1.updates": 4.0,
         "stages.1.share": None,
     },
+    "spa-estimator": {
+        **PAIRS, "experience": "explored-turns", "experience.size": 4, "experience.temperature": 1.0,
+        "objective": "summed-return", "problems": 8,
+    },
+    "spa-rl": {
+        **SAMPLED, **TWICE, "reference": "frozen", "rewards": ("task-reward", "redistribute", "kl-penalty"),
+        "rewards.0.weight": 1.0, "rewards.1.alpha": 1.0, "rewards.1.beta": 0.5, "critic": "token-critic",
+    },
     "toolrl": {
         **PLAIN, "experience.size": 4, "rewards": ("call-format", "call-matches"), "rewards.0.scale": 1.0,
         "rewards.1.scale": 3.0, "rewards.0.later": None, "rewards.1.later": None,

@@ -340,3 +340,8 @@ def settled() -> World:
     """Answers that a search came to; of each problem it settled on one or two, some of them wrong."""
     chosen = {2, 4, 7, 10, 13}
     return plain(info=[{"chosen": i in chosen} for i in range(15)])
+
+
+def executed_now_and_then() -> World:
+    """Episodes of one turn, of which every third could not be done."""
+    return plain(info=[{"said": {"valid": i % 3 != 1}} for i in range(15)])

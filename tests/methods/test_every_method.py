@@ -38,6 +38,7 @@ from etude.experience.rollout import fresh, rollout
 from etude.experiments import experiment_of
 from etude.loops.language import LanguageLoop
 from etude.loops.on_policy import OnPolicyLoop
+from etude.methods.agents.spa_rl import ExploredTurns
 from etude.methods.agents.ssp import SelfPlay
 from etude.methods.agents.toolrl import CallFormat
 from etude.methods.preference.cosmos_mcts import PairsBySearch
@@ -52,7 +53,7 @@ from etude.policies.language import LanguagePolicy
 from etude.policies.texts.models import SavedModel
 from etude.references.soup import Soup
 from etude.rewards.judged import FinalAnswer, JudgeReward, Predicted
-from etude.rewards.model import RewardModel
+from etude.rewards.model import SavedScorer
 from etude.rewards.pair_judges import SimulatedJudge
 from etude.rewards.patterns import RepetitionPenalty
 from etude.runs.beds import Bed, load_bed
@@ -79,7 +80,8 @@ TASKS = {
     "archer": "attr-20q", "copg": "preferences", "directional-stimulus-prompting": "compose",
     "empg": "attr-20q", "goal-conditioned-rm": "preferences", "ipo": "preferences", "p2r": "compose",
     "pairwise-ppo": "preferences", "planning-q-learning": "paths", "refuel": "attr-20q", "rlprompt": "compose",
-    "selective-token-generation": "compose", "ssp": "compose", "ssrl": "compose", "supo": "attr-20q",
+    "selective-token-generation": "compose", "spa-estimator": "attr-20q", "ssp": "compose", "ssrl": "compose",
+    "supo": "attr-20q",
     "tulu-3-dpo": "preferences",
 }  # fmt: skip
 """Of methods without a claim of their own, whose claim is about tables, or whose bed has to be taught first."""
@@ -161,7 +163,7 @@ def complete(method: Method, scorer: str) -> Method:
     if isinstance(method, TokenMethod) and isinstance(method.curriculum, Replicated):
         few = NamedProblems(ids=("compose/train/1", "compose/train/2"))
         method = method.replace(curriculum=method.curriculum.replace(chosen=few))
-    rewards = tuple(p.replace(model=scorer) if isinstance(p, RewardModel) else p for p in method.rewards)
+    rewards = tuple(p.replace(model=scorer) if isinstance(p, SavedScorer) else p for p in method.rewards)
     rewards = tuple(p.replace(judge=SimulatedJudge()) if isinstance(p, AgainstAnchor) else p for p in rewards)
     rewards = tuple(answered(p) if isinstance(p, JudgeReward) else p for p in rewards)
     rewards = tuple(p.replace(solver=SavedModel(model=scorer)) if isinstance(p, SolvedWith) else p for p in rewards)
@@ -174,6 +176,8 @@ def complete(method: Method, scorer: str) -> Method:
         method = method.replace(reference=method.reference.replace(models=(scorer,)))
     if isinstance(method, TokenMethod) and isinstance(method.experience, HintedGroups):
         method = method.replace(experience=method.experience.replace(writer=SavedModel(model=scorer)))
+    if isinstance(method, TokenMethod) and isinstance(method.experience, ExploredTurns):
+        method = method.replace(experience=method.experience.replace(whose=SavedModel(model=scorer)))
     if isinstance(method, TokenMethod) and isinstance(method.experience, (GuideRollIns, GuideRollOuts)):
         method = method.replace(experience=method.experience.replace(guide=SavedModel(model=scorer), size=4), epochs=1)
     if isinstance(method, TokenMethod) and isinstance(method.experience, SelfPlay):  # the shipped model poses none

@@ -47,6 +47,7 @@ from etude.policies.fingerprint import fingerprint
 from etude.policies.texts.models import SavedModel
 from etude.rewards.model import RewardModel
 from etude.rewards.pair_judges import ModelPairJudge
+from etude.rewards.redistribute import Redistribute
 
 ELSEWHERE = {
     "kto": "methods/test_kto.py::test_the_loss_of_kto_end_to_end",
@@ -230,6 +231,9 @@ def prepared(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> M
         if isinstance(part, RewardModel):
             part.made["scorer"] = SimpleNamespace(tokenizer=Tokens())
             monkeypatch.setattr("etude.rewards.model.values", lambda scorer, episodes: world.notes["judged"])
+        if isinstance(part, Redistribute):
+            part.made["scorer"] = SimpleNamespace(tokenizer=Tokens())
+            monkeypatch.setattr("etude.rewards.redistribute.contributions", lambda scorer, batch: at_the_end(world))
         if isinstance(part, WordRewards):
             monkeypatch.setattr(type(part.critic), "words", lambda part, episodes, context: [WORDS] * len(episodes))
             monkeypatch.setattr("etude.methods.preference.text2grad.parts.reference_logits", reference_logits)
@@ -253,6 +257,13 @@ def prepared(method: Method, world: World, monkeypatch: pytest.MonkeyPatch) -> M
         if part.name == "utterance-advantages":
             part.state["steps"] = part.fields()["warmup"]
     return method
+
+
+def at_the_end(world: World) -> Tensor:
+    """[B, PROMPT + T] what was judged, on the last token of each row."""
+    found = torch.zeros(world.old.shape, dtype=torch.float64)
+    found[range(world.count), [n - 1 for n in world.lengths]] = torch.tensor(world.notes["judged"], dtype=torch.float64)
+    return padded(found)
 
 
 @dataclass

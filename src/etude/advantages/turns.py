@@ -39,6 +39,15 @@ def turns(batch: TokenBatch) -> Tensor:
     return torch.where(batch.action_mask, number, -1)
 
 
+def turn_ends(batch: TokenBatch) -> Tensor:
+    """[B, T] True on the last action token of each turn."""
+    turn = turns(batch)
+    far = torch.iinfo(turn.dtype).max
+    ahead = torch.where(turn >= 0, turn, far).flip(1).cummin(1).values.flip(1)  # numbers rise: the least comes next
+    next_one = torch.cat([ahead[:, 1:], torch.full_like(ahead[:, :1], far)], 1)
+    return (turn >= 0) & (next_one > turn)
+
+
 @dataclass
 class Turns:
     """The N turns of a batch that the policy sampled, in their order, episode by episode.

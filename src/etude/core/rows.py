@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch
-from etude.core.episodes import Episode
+from etude.core.episodes import Episode, Segment
 from etude.core.errors import InvariantError
 
 
@@ -131,6 +132,36 @@ def _voices(episodes: Sequence[Episode], action: np.ndarray, device: torch.devic
             own = s.info.get("voices", ())
             found[row, end - len(own) : end] = own
     return torch.from_numpy(found).to(device)
+
+
+def read_behind_turns(episode: Episode, pad: int) -> Episode:
+    """The episode with one action after each turn, the token behind the last that the policy said in it.
+
+    What a model says where it predicts that token rests on all up to the turn's end: that is where a scorer of turns is
+    read. Behind an episode that ends with a turn stands `pad`. Tokens and texts are as they were; what a turn was paid
+    stands on the segment of its action.
+
+    >>> said = Segment("assistant", tokens=[6, 7], action_mask=[1, 1], behaviour_logp=[-1.0, -1.0], reward=0.5)
+    >>> told = Segment("user", tokens=[8], action_mask=[0], behaviour_logp=[0.0])
+    >>> read = read_behind_turns(Episode(None, [said, told, said]), pad=0)
+    >>> [(s.action_mask, s.reward) for s in read.segments]
+    [([0, 0], 0.0), ([1], 0.5), ([0, 0], 0.0), ([1], 0.5)]
+    """
+    segments, waiting, owed = list[Segment](), False, 0.0
+    for s in episode.segments:
+        mask, paid = [0] * len(s.tokens), 0.0
+        if waiting and mask:
+            mask[0], paid, waiting, owed = 1, owed, False, 0.0
+        owed += s.reward
+        if any(s.action_mask):
+            behind = len(mask) - list(reversed(s.action_mask)).index(1)
+            waiting = behind == len(mask)
+            if not waiting:
+                mask[behind], paid, owed = 1, paid + owed, 0.0
+        segments.append(replace(s, action_mask=mask, behaviour_logp=[0.0] * len(mask), reward=paid))
+    if waiting:
+        segments.append(Segment("user", "", [pad], [1], [0.0], reward=owed))
+    return replace(episode, segments=segments)
 
 
 def check_aligned(episode: Episode) -> None:

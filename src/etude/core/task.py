@@ -29,13 +29,18 @@ class Environment(Protocol):
         ...
 
 
+VALID = "valid"
+"""Where the `info` of a step, and of the turn that it answers, says whether what was said could be done."""
+
+
 @dataclass
 class StepResult:
     """What a step returned: new segments, the reward of the policy's segment, and whether the episode is over.
 
     `terminated`: the outcome is there, and nothing follows. `truncated`: a limit of the environment's own stopped the
     episode before its outcome; with a critic it goes on with the value of what `segments` show.
-    `info` may hold `success` (bool) and numbers to log.
+    `info` may hold `success` (bool), `valid` (bool: what was said was understood and could be done) and numbers to log.
+    Of an episode the last ones are kept, `valid` also of every turn, in the `info` of what was said.
 
     In a game of several players (`LanguageTask.players`) the reward is that of who has just spoken, and `segments` are
     shown to who speaks next: `player`, or the same again where that is empty. `pays` says what others earn by the step,

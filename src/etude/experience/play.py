@@ -10,7 +10,7 @@ from etude.core.episodes import FIRST, Episode, Segment, StopReason
 from etude.core.errors import DataError, EnvironmentFault
 from etude.core.meters import note
 from etude.core.slots import Context
-from etude.core.task import StepResult
+from etude.core.task import VALID, StepResult
 from etude.experience.answers import Faults, check_observations, check_result
 from etude.experience.seats import Seats
 from etude.experience.texts import observed
@@ -131,6 +131,8 @@ class Play:
         check_result(result, episode, self.context)
         note(segment, answer.used, answer.seconds)
         segment.reward = float(result.reward)
+        if result.info and VALID in result.info:  # of each turn: the episode's own info has the last
+            segment.info[VALID] = bool(result.info[VALID])
         world = seats.world(seat)
         for each in seats.table(world) if result.info else ():
             each.info.update(result.info)

@@ -16,7 +16,7 @@ from etude.core.episodes import Problem, Segment
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, Positive
 from etude.core.meters import spend
-from etude.core.task import Environment, LanguageTask, StepResult, Toolbox
+from etude.core.task import VALID, Environment, LanguageTask, StepResult, Toolbox
 from etude.experience.calls import Call, CallForm, Misread, TaggedCalls
 from etude.experience.deadline import deadline
 from etude.experience.tools.outputs import broken
@@ -83,7 +83,10 @@ class ToolCalls(Toolbox):
 
 
 class Calling:
-    """An environment with tools in reach. `info` of a step: `calls` and `failed_calls`, counted over the episode."""
+    """An environment with tools in reach.
+
+    `info` of a step: `calls` and `failed_calls`, counted over the episode, and of calls `valid`: none of them failed.
+    """
 
     def __init__(self, environment: Environment, task: LanguageTask, box: ToolCalls) -> None:
         self.environment, self.box = environment, box
@@ -119,7 +122,9 @@ class Calling:
             result = self.environment.step(segment)
             result.info = {**self.counts, **(result.info or {})}
             return result
-        return StepResult([self._answer(item) for item in found], info=dict(self.counts))
+        failed = self.counts["failed_calls"]
+        answers = [self._answer(item) for item in found]
+        return StepResult(answers, info={**self.counts, VALID: self.counts["failed_calls"] == failed})
 
     def _answer(self, item: Call | Misread) -> Segment:
         name = item.name if isinstance(item, Call) else ""

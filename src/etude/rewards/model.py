@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from etude.core.episodes import Episode
 from etude.core.errors import ConfigError
+from etude.core.part import Part
 from etude.core.rows import last_action, to_batch
 from etude.core.slots import Context, Reward
 from etude.policies.showing import TEXT
@@ -18,13 +19,59 @@ from etude.policies.written import written
 from etude.runtime.checkpoints import newest
 
 if TYPE_CHECKING:
+    from etude.core.method import Method
     from etude.policies.language import LanguagePolicy
 
 TOKENS = 8192
 """Padded tokens that are scored at a time."""
 
 
-class RewardModel(Reward):
+class SavedScorer(Part, abstract=True):
+    """A part that asks a model with a value head, one that was trained before and stays as it is.
+
+    Args:
+        model: what `trained_by` trained: its run, of which the newest whole checkpoint is taken, or a folder `model`.
+
+    Raises: ConfigError if the folder holds no model with a value head.
+    """
+
+    trained_by: ClassVar[str] = "reward-model"
+    """The method that trains such a model."""
+    model: str = ""
+
+    def check(self) -> None:
+        if (runs := Path(self.model) / "checkpoints").is_dir():  # named as it is now: a run may go on
+            object.__setattr__(self, "model", str(newest(runs)[0] / "model"))
+
+    def objection(self, method: Method) -> str | None:
+        if self.model:
+            return None
+        return (
+            f"has no model to score with: train one with `etude train {self.trained_by}` and name its folder with "
+            f"--set rewards.{self.name}.model=RUN."
+        )
+
+    def scorer(self, policy: LanguagePolicy) -> LanguagePolicy:
+        """The model; as an adapter over the policy's base it shares that, in the same dtype."""
+        from etude.policies.adapters import is_adapter
+        from etude.policies.language import LanguagePolicy
+
+        if "scorer" in self.made:
+            found: LanguagePolicy = self.made["scorer"]
+            return found
+        if not (Path(self.model) / "value_head.safetensors").is_file():
+            raise ConfigError(
+                f"{type(self).__name__}.model must be the folder of a trained reward model; {self.model!r} has no "
+                f"value_head.safetensors. Train one with `etude train {self.trained_by}` and name its run."
+            )
+        device, dtype = "auto", "auto"
+        if is_adapter(Path(self.model)):
+            device, dtype = str(policy.device), str(policy.model.dtype).removeprefix("torch.")
+        scorer = self.made["scorer"] = LanguagePolicy.load(self.model, device=device, dtype=dtype, fold=False)
+        return scorer
+
+
+class RewardModel(SavedScorer, Reward):
     """weight * v(x, y): the value of a reward model at the last action token.
 
     The sampled token ids are scored as they are when both models have the same vocabulary. Otherwise the text is
@@ -41,45 +88,13 @@ class RewardModel(Reward):
     1.5
     """
 
-    model: str = ""
     weight: float = 1.0
-
-    def check(self) -> None:
-        if (runs := Path(self.model) / "checkpoints").is_dir():  # named as it is now: a run may go on
-            object.__setattr__(self, "model", str(newest(runs)[0] / "model"))
-
-    def objection(self, method: object) -> str | None:
-        if self.model:
-            return None
-        return (
-            "has no model to score with: train one with `etude train reward-model` and name its folder with "
-            "--set rewards.reward-model.model=RUN."
-        )
 
     def score(self, episodes: Sequence[Episode], context: Context) -> list[float]:
         scorer = self.scorer(context.policy)
         if scorer.tokenizer.get_vocab() != context.policy.tokenizer.get_vocab():
             episodes = [_rewritten(e, scorer) for e in episodes]
         return [self.weight * v for v in values(scorer, episodes)]
-
-    def scorer(self, policy: LanguagePolicy) -> LanguagePolicy:
-        """The reward model; as an adapter over the policy's base it shares that, in the same dtype."""
-        from etude.policies.adapters import is_adapter
-        from etude.policies.language import LanguagePolicy
-
-        if "scorer" in self.made:
-            found: LanguagePolicy = self.made["scorer"]
-            return found
-        if not (Path(self.model) / "value_head.safetensors").is_file():
-            raise ConfigError(
-                f"RewardModel.model must be the folder of a trained reward model; {self.model!r} has no "
-                "value_head.safetensors. Train one with `etude train reward-model` and name its run."
-            )
-        device, dtype = "auto", "auto"
-        if is_adapter(Path(self.model)):
-            device, dtype = str(policy.device), str(policy.model.dtype).removeprefix("torch.")
-        scorer = self.made["scorer"] = LanguagePolicy.load(self.model, device=device, dtype=dtype, fold=False)
-        return scorer
 
 
 @torch.no_grad()
