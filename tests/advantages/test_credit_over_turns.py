@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.advantages.turns import TurnFactors, Turns, TurnWeights, turns
+from etude.advantages.turns import TurnFactors, Turns, TurnWeights, turn_ends, turns
 from etude.core.batches import TokenBatch
 from etude.core.episodes import Episode, Problem, Segment
 from etude.core.errors import ConfigError
@@ -51,6 +51,15 @@ def test_turns_of_several_rows_are_counted_through() -> None:
     values = torch.arange(15.0).view(3, 5)
     assert found.means(values).tolist() == [1.0, 3.5, 7.0, 11.0, 13.0]
     assert found.spread(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]))[0].tolist() == [0, 1, 0, 2, 2]
+
+
+def test_turns_end_at_the_last_token_that_was_said_in_them() -> None:
+    holed = said(5, 6, 7, 8)
+    holed.action_mask = [1, 0, 1, 0]
+    one = episode(seen(1), said(5), seen(2), said(6, 7), said(8))
+    one.views = [[seen(1), said(5), seen(2), said(6, 7)], [seen(1, 6), said(8)]]
+    batch = rows(episode(seen(1), holed, said(9, 9)), one)
+    assert [row.nonzero()[:, 0].tolist() for row in turn_ends(batch)] == [[3, 6], [1, 4], [2]]
 
 
 class Doubled(TurnFactors):

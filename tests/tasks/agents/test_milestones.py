@@ -42,6 +42,14 @@ def test_each_milestone_is_paid_once() -> None:
     assert [r.reward for r in play(again, paid)] == [0, 0.25, 0, 0, 0, 0.25, 0, 0.25, 0, 0, 0, 0, 0.25]
 
 
+def test_the_share_of_milestones_is_paid_in_the_last_turn() -> None:
+    paid = Milestones(pays="share")
+    assert [r.reward for r in play(WAY, paid)] == [0.0] * 8 + [1.0]
+    for last in ("go kitchen", "open"):  # what can be done, and what cannot
+        late = play([*WAY[:4], *["open"] * 11, last], paid)
+        assert [r.reward for r in late] == [0.0] * 15 + [0.5] and late[-1].truncated
+
+
 @pytest.mark.parametrize(
     ("before", "text"),
     [

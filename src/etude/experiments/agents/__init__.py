@@ -1,1 +1,1 @@
-"""Experiments of the claims of methods with verifiable rewards, one file per method."""
+"""Experiments of the claims of methods for language agents, one file per method."""

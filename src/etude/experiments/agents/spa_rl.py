@@ -1,7 +1,8 @@
 """The claim of SPA-RL: turns paid by an additive model of the return, against the return at the end.
 
-Every seed has an estimator of its own, of episodes that the start plays. What its c_t say of each turn of other episodes
-is held against the milestones that the turn really reached, which nobody who trains is ever told.
+A game is worth the share of milestones that were reached, paid in its last turn. Every seed has an estimator of its
+own, of games that the start plays; its c_t of each turn of test games are held against the milestones that the turn
+really reached, which nobody who trains is ever told.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from etude.tasks.agents.milestones import Milestones
 if TYPE_CHECKING:
     from etude.core.episodes import Episode
 
-TASK, POLICY, STEPS = Milestones(), "tiny-agent", 40
+TASK, POLICY, STEPS = Milestones(pays="share"), "tiny-agent", 40
 CHANGES = {"problems": 32, "experience.size": 4}
 ESTIMATOR, ESTIMATOR_STEPS = {"experience.whose.model": POLICY, "optimizer.lr": 2e-4}, 100
 PROBLEMS = 400

@@ -171,10 +171,10 @@ spa_rl = ppo.replace(
     reference=Frozen(),
     claim=Claim(
         statement="Paid turn by turn what an additive model of the return says, and for what could be done, the policy "
-        "delivers more often and says less that cannot be done than by PPO paid for the delivery alone.",
+        "wins more games and says less that cannot be done than by PPO paid in the last turn.",
         task="milestones",
-        setting="tiny-agent; an estimator of 100 steps of 32 episodes by it; 40 steps of 32 problems x 4 games of "
-        "either, 400 test problems x 2",
+        setting="a game is worth the share of milestones reached; tiny-agent; an estimator of 100 steps of 32 games by "
+        "it; 40 steps of 32 problems x 4 games of either, 400 test problems x 2",
         measures=(
             Measure(name="success", smallest=0.03),
             Measure(name="executable", smallest=0.02),

@@ -40,7 +40,8 @@ class Milestones(TurnTask):
     Args:
         rooms: how many there are, the last behind the door.
         decoys: other things that lie around, which nobody wants.
-        pays: 'success', 1 for the delivery, or 'milestones', 1/4 for each in the turn in which it is reached.
+        pays: 'success', 1 for the delivery; 'milestones', 1/4 for each in the turn in which it is reached; or 'share',
+            all of that in the last turn.
         max_turns, slips, seed: as of `TurnTask`.
 
     Splits: 'train' and 'test', which share no problem. Levels say how many turns the shortest way has.
@@ -60,7 +61,7 @@ class Milestones(TurnTask):
 
     rooms: Annotated[int, Interval(ge=3, le=len(ROOMS))] = 4
     decoys: Annotated[int, Interval(ge=0, le=3)] = 1
-    pays: Literal["success", "milestones"] = "success"
+    pays: Literal["success", "milestones", "share"] = "success"
     max_turns: Count = 16  # type: ignore[misc]
 
     def check(self) -> None:
@@ -115,7 +116,8 @@ class Walk(Game):
             case ["open"] if self._can_open():
                 self.state["open"], reply = True, spaced("opened")
             case _:
-                return Heard(spaced("no"), valid=False, more={"milestones": len(self.state["reached"])})
+                worth = self._worth(0, False)
+                return Heard(spaced("no"), worth, valid=False, more={"milestones": len(self.state["reached"])})
         return self._judged(reply)
 
     def _judged(self, reply: str) -> Heard:
@@ -125,8 +127,16 @@ class Walk(Game):
         now = (door, state["open"], thing in state["has"], state["lies"].get(thing) == state["goal"])
         state["reached"] += [name for name, is_so in zip(MILESTONES, now) if is_so and name not in state["reached"]]
         fresh, done = len(state["reached"]) - before, "delivery" in state["reached"]
-        reward = fresh / len(MILESTONES) if self.task.pays == "milestones" else float(done)
-        return Heard(reply, reward, done, done, more={"milestones": len(state["reached"])})
+        return Heard(reply, self._worth(fresh, done), done, done, more={"milestones": len(state["reached"])})
+
+    def _worth(self, fresh: int, done: bool) -> float:
+        """What a turn is paid in which so many milestones were reached, the last one or not."""
+        if self.task.pays == "success":
+            return float(done)
+        if self.task.pays == "milestones":
+            return fresh / len(MILESTONES)
+        last = done or self.turn >= self.task.max_turns
+        return len(self.state["reached"]) / len(MILESTONES) if last else 0.0
 
     def _place(self, room: str) -> int:
         return int(self.state["row"].index(room))
