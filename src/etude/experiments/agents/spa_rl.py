@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 TASK, POLICY, STEPS = Milestones(pays="share"), "tiny-agent", 40
 CHANGES = {"problems": 32, "experience.size": 4}
-ESTIMATOR, ESTIMATOR_STEPS = {"experience.whose.model": POLICY, "optimizer.lr": 2e-4}, 100
+ESTIMATOR, ESTIMATOR_STEPS = {
+    "experience.whose.model": POLICY, "optimizer.lr": 4e-4, "problems": 32, "epochs": 4, "minibatches": 8,
+}, 25  # fmt: skip
+"""How estimators are trained: 3,200 games, each of them read four times."""
 PROBLEMS = 400
 ARMS: dict[str, dict[str, Any]] = {
     "spa-rl": {}, "alpha = 0": {"rewards.redistribute.alpha": 0.0}, "beta = 0": {"rewards.redistribute.beta": 0.0},
