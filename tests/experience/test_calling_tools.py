@@ -121,6 +121,13 @@ def test_what_was_sampled_is_never_rewritten(policy: Any, name: str) -> None:
 
 
 @pytest.mark.slow
+def test_turns_say_whether_their_calls_could_be_done(policy: Any) -> None:
+    broken = CALL.replace("add", "sub")
+    episode = played(policy, None, [CALL, broken, f"{CALL}{broken}", "It is 5."], "<|end|>")
+    assert [s.info["valid"] for s in episode.turns] == [True, False, False, True]
+
+
+@pytest.mark.slow
 def test_without_a_template_answers_stand_between_tags(policy: Any) -> None:
     episode = played(policy, None, [CALL, "5"], "<|end|>")
     assert text(policy, episode.tokens).endswith(f"2+3?{CALL}<|end|><tool_response>\n5\n</tool_response>5<|end|>"), (

@@ -85,7 +85,8 @@ class ToolCalls(Toolbox):
 class Calling:
     """An environment with tools in reach.
 
-    `info` of a step: `calls` and `failed_calls`, counted over the episode, and of calls `valid`: none of them failed.
+    `info` of a step: `calls` and `failed_calls`, counted over the episode, and `valid`: none of the calls of this turn
+    failed, and the environment did not say otherwise of what went on to it.
     """
 
     def __init__(self, environment: Environment, task: LanguageTask, box: ToolCalls) -> None:
@@ -120,7 +121,7 @@ class Calling:
         found = self.box.calls.read(segment.text, self.tools)
         if not found:
             result = self.environment.step(segment)
-            result.info = {**self.counts, **(result.info or {})}
+            result.info = {**self.counts, VALID: True, **(result.info or {})}
             return result
         failed = self.counts["failed_calls"]
         answers = [self._answer(item) for item in found]

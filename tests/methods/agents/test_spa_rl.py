@@ -308,9 +308,8 @@ def test_the_release_pays_every_turn_alike_and_the_last_always() -> None:
 
 
 def test_environments_say_turn_by_turn_what_could_be_done() -> None:
-    """Of the mask of games, and of calls of tools."""
     context = Context(letters(), random_policy(seed=1), Stream(0), max_tokens=1)
-    episodes = rollout(fresh(letters().problems("train"), 20, context.stream), context, sampling(context))
+    episodes = rollout(fresh(letters().problems("train"), 8, context.stream), context, sampling(context))
     for episode in episodes:
         assert [s.info["valid"] for s in episode.turns] == [
             s.text[:1] < "n" and s.text[:1].isprintable() for s in episode.turns
