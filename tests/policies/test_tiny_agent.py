@@ -16,7 +16,7 @@ from etude.core.streams import Stream
 from etude.policies.loading import BUILT_IN, load_model, load_tokenizer
 from etude.policies.word_tokenizer import build_word_tokenizer
 from etude.runs.bases import BASES, TINY_AGENT
-from etude.runs.bases.tiny_agent import examples, games
+from etude.runs.bases.tiny_agent import UNREAD, examples, games
 from etude.runs.pretrain import POSITIONS, pretrain
 
 FOLDER = BUILT_IN["tiny-agent"]
@@ -64,8 +64,9 @@ def test_words_of_different_tasks_do_not_run_into_each_other() -> None:
 # Its weights
 
 
-def test_every_task_of_agents_is_shown() -> None:
-    assert sorted(name for name in files("tasks") if family("tasks", name) == "agents") == TASKS
+def test_every_task_of_agents_is_shown_or_said_not_to_be() -> None:
+    made = {name for name in files("tasks") if family("tasks", name) == "agents"}
+    assert sorted(made - {*UNREAD}) == TASKS and {*UNREAD} <= made
 
 
 def test_what_is_shipped_is_small_and_complete() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from etude.core.errors import UnknownNameError
 from etude.policies.agent_words import GAMES
 from etude.policies.byte_tokenizer import END, PAD
+from etude.policies.code_words import CODE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -109,6 +110,7 @@ _OF_ONE: dict[str, tuple[str, ...]] = {
         "keys ", "get ", "say ", "right", "wrong", "invalid", "Summary:", "\n", " ", *ascii_lowercase, *digits,
     ),
     "games": GAMES,
+    "code": CODE,
     "facts": (*SEARCH_TAGS, "\n", "?", "'s ", " is ", *RELATIONS, *PEOPLE),
     "questions": (*SEARCH_TAGS, *QUESTION_TAGS, "\n", "?", "'s ", " is ", *RELATIONS, *PEOPLE),
     "reviews": (*CONTENT, *CUES, *LABELS),
