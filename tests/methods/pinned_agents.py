@@ -58,6 +58,13 @@ def supo(w: World) -> Tensor:
     return token_mean(surrogates(w, standardised(paid(w), w)))
 
 
+def swe_rl(w: World) -> Tensor:
+    """GRPO and 0.001 of k3; the diffs have 36 characters, of which one wrong digit leaves 35 matching."""
+    worth = [1.0, 35 / 36, -1.0, 0.0, 1 / 2, -1.0]
+    taught = surrogates(w, standardised({i: worth[(i + i // 5) % 6] for i in range(w.count)}, w))
+    return sequence_mean({i: taught[i] + 0.001 * k3(w, i) for i in taught})
+
+
 def toolrl(w: World) -> Tensor:
     """GRPO of R = 1 for the grammar + 6 S / 6 - 3; with one wrong value of one of two calls S = 1/2 + 1 + 1."""
     worth = [4.0, 1 + 2.5 - 3, 3.0, 1 - 3.0, -3.0, 4.0]

@@ -157,6 +157,26 @@ def called() -> World:
     return world
 
 
+def patched() -> World:
+    """Patches: the right one, one with a wrong digit, no format, another file, one file too many, no change."""
+
+    def said(*edits: tuple[str, str, str]) -> str:
+        blocks = "".join(
+            f"### {path}\n<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n" for path, old, new in edits
+        )
+        return f"<think>so</think>\n<solution>\n{blocks}</solution>"
+
+    right, beside = ("a.py", "y = 2", "y = 3"), ("b.py", "z = 1", "z = 2")
+    kinds = [
+        said(right), said(("a.py", "y = 2", "y = 4")), "y = 3", said(beside), said(right, beside),
+        said(("a.py", "y = 2", "y = 2")),
+    ]  # fmt: skip
+    world, files = plain(), {"a.py": "x = 1\ny = 2\n", "b.py": "z = 1\n"}
+    world.notes["listed"] = {"files": files, "fixed": {**files, "a.py": "x = 1\ny = 3\n"}}
+    world.said = [kinds[(i + i // 5) % 6] for i in range(world.count)]
+    return world
+
+
 def informed() -> World:
     """Token 4 begins what was found, token 5 ends it; texts that keep to the grammar of searches, or less."""
     once = "<search>a</search><information>b</information>"

@@ -401,10 +401,10 @@ ELSEWHERE = {
     "qwenlong-l1-5-phase", "qwenlong-l1-phase", "refuel", "reward-anything", "rl-llm-technical-survey", "rlad-solver",
     "rlad-writer", "rlad-writer-rft", "rlanything",
     "rlgf-d2lols", "rlgf-lols", "rlmt", "rlmt-dpo", "rlmt-ppo", "rlp", "rlprompt", "rlpt-text", "rto", "salsa",
-    "ssp", "text2grad", "toolrl",
+    "ssp", "swe-rl", "text2grad", "toolrl",
 }  # fmt: skip
-"""They need a curriculum, a model or a critic of rewards, a graph, hints, thoughts, answers, calls, turns or verdicts,
-or are made of others that are here: `test_learning.py` and their own tests."""
+"""They need a curriculum, a model or a critic of rewards, a graph, hints, thoughts, answers, calls, patches, turns
+or verdicts, or are made of others that are here: `test_learning.py` and their own tests."""
 
 
 def test_every_composition_has_a_check() -> None:
