@@ -40,6 +40,7 @@ from etude.loops.language import LanguageLoop
 from etude.loops.on_policy import OnPolicyLoop
 from etude.methods.agents.spa_rl import ExploredTurns
 from etude.methods.agents.ssp import SelfPlay
+from etude.methods.agents.swe_rl import PatchSimilarity
 from etude.methods.agents.toolrl import CallFormat
 from etude.methods.preference.cosmos_mcts import PairsBySearch
 from etude.methods.preference.pairwise_rl import AgainstAnchor
@@ -167,7 +168,7 @@ def complete(method: Method, scorer: str) -> Method:
     rewards = tuple(p.replace(judge=SimulatedJudge()) if isinstance(p, AgainstAnchor) else p for p in rewards)
     rewards = tuple(answered(p) if isinstance(p, JudgeReward) else p for p in rewards)
     rewards = tuple(p.replace(solver=SavedModel(model=scorer)) if isinstance(p, SolvedWith) else p for p in rewards)
-    if any(isinstance(p, (CallFormat, ListwiseReward, OnlyWithHint, SolvedWith)) for p in rewards):
+    if any(isinstance(p, (CallFormat, ListwiseReward, OnlyWithHint, PatchSimilarity, SolvedWith)) for p in rewards):
         # the shipped model never writes one, and is not helped by hints
         rewards += (RepetitionPenalty(size=1),)
     rewards = tuple(p.replace(whose=SavedModel(model=scorer)) if isinstance(p, DPOTokenReward) else p for p in rewards)

@@ -38,6 +38,7 @@ def evaluate(
     top_p: float = 1.0,
     max_tokens: int | None = None,
     view: str | None = None,
+    released: str | None = None,
     episodes: int = 100,
     video: str | None = None,
     member: int = 0,
@@ -92,6 +93,9 @@ def evaluate(
     view
         What the policy sees of an episode before each turn, as in summary-at,most=8 or full-history; fields that are
         not said, and the view without a word, are those of the run. `etude parts view` lists them.
+    released
+        The date on which the model came out, as in 2025-07-01: what its runs (samples) resolve of tasks that are older,
+        which it may have read, of fresh ones and of each month, with the standard error over runs. For mini-swe.
     episodes
         Episodes of each member, in control.
     video
@@ -120,7 +124,7 @@ def evaluate(
     options = EvaluationOptions(
         k=ks, problems=problems, samples=samples, split=split, seed=seed, reward=reward, search=search, axes=axes,
         judge=judge, credit=credit, temperature=temperature, top_p=top_p, max_tokens=max_tokens, view=view,
-        episodes=episodes, video=video, member=member, data=data, gamma=gamma,
+        released=released, episodes=episodes, video=video, member=member, data=data, gamma=gamma,
     )  # fmt: skip
     fields = [*shorthands.taken(of_task.given()), *set]
     found = evaluations_of([checkpoint, *others], task, options, fields)

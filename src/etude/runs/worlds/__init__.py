@@ -61,6 +61,8 @@ class EvaluationOptions:
         temperature, top_p, max_tokens: how completions are sampled; None: the task's limit (language).
         view: what is seen of an episode before each turn, as in 'summary-at,most=8', or an
             `etude.experience.views.View`; None: what was seen in training (language).
+        released: the date on which the model came out: what it resolves of dated tasks, older and fresh ones
+            (language).
         episodes: of each member (control).
         data: logs that the policy of `member` is judged from, as `--data` of train takes them (control).
         gamma: the discount of what is estimated from them; None: the one that the method learns with (control).
@@ -81,6 +83,7 @@ class EvaluationOptions:
     top_p: float = 1.0
     max_tokens: int | None = None
     view: str | Part | None = None
+    released: str | None = None
     episodes: int = 100
     video: str | None = None
     member: int = 0

@@ -92,6 +92,30 @@ def credit_asked(options: EvaluationOptions, task: LanguageTask, config: Mapping
     return SavedModel(model=str(named)).bind()
 
 
+def released_asked(options: EvaluationOptions, task: LanguageTask, splits: Sequence[str]) -> dict[str, str]:
+    """When each problem that is asked came to be, by its id; nothing where no date of release is given.
+
+    Raises ConfigError for a task whose problems have no date, fewer than two samples, or what samples none.
+    """
+    if options.released is None:
+        return {}
+    from etude.evaluation.fresh_tasks import dated
+
+    dated(options.released, "--released")
+    for flag, differs in {
+        "--search": options.search is not None, "--axes": options.axes is not None,
+        "--judge": options.judge is not None, "--credit": options.credit is not None,
+    }.items():  # fmt: skip
+        if differs:
+            raise ConfigError(f"--released says what several runs resolve: leave out {flag}.")
+    if options.temperature == 0 or (options.samples or max(options.k)) < 2:
+        raise ConfigError("--released needs at least two runs of each task, as in --k 1,5; the paper has five.")
+    asked = [problem for split in splits for problem in task.problems(split)[: options.problems]]
+    if missing := next((p.id for p in asked if "created_at" not in p.info), None):
+        raise ConfigError(f"--released needs a date of each task (`created_at`), and {missing} of {task.id} has none.")
+    return {problem.id: str(problem.info["created_at"]) for problem in asked}
+
+
 def counted_asked(options: EvaluationOptions) -> tuple[Sequence[int], int]:
     """Sample counts, and completions of each problem. Raises ConfigError for more of the first."""
     most = max(options.k)

@@ -20,7 +20,15 @@ from etude.rewards.several import only_python
 from etude.runs import ranks, samplers
 from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions, Measured, parent
-from etude.runs.worlds.asked import axes_asked, counted_asked, credit_asked, greedy_asked, judging_asked, search_asked
+from etude.runs.worlds.asked import (
+    axes_asked,
+    counted_asked,
+    credit_asked,
+    greedy_asked,
+    judging_asked,
+    released_asked,
+    search_asked,
+)
 from etude.runs.worlds.seats import seats_of
 from etude.runs.worlds.views import view_asked
 from etude.runtime.looks import Look
@@ -43,7 +51,7 @@ READS = frozenset({
 })  # fmt: skip
 EVALUATION_READS = frozenset({
     "k", "problems", "samples", "split", "seed", "reward", "search", "axes", "judge", "credit",
-    "temperature", "top_p", "max_tokens", "view",
+    "temperature", "top_p", "max_tokens", "view", "released",
 })  # fmt: skip
 WORDING = Wording(unread=("seeds", "population"))
 
@@ -259,7 +267,8 @@ def evaluate(
     """pass@k, avg@k, maj@k and reward, over problems; with a search how often its answer is right, and its tokens.
 
     With axes how often answers are right with something in view, and by how much more often. With a judge how well it
-    judges solutions, and what choosing by its word comes to. With credit whom it blames in spoilt answers.
+    judges solutions, and what choosing by its word comes to. With credit whom it blames in spoilt answers. With a
+    date of release what it resolves, with its error over runs, of older tasks and of fresh ones.
     """
     from etude.evaluation.language import evaluate_split, evaluation_splits
     from etude.experience.groups import Groups
@@ -276,6 +285,7 @@ def evaluate(
     if options.reward is None and (sentence := task.needs_reward()):
         raise ConfigError(sentence)
     rewards = () if options.reward is None else tuple(part.bind() for part in reward_parts(options.reward))
+    created = released_asked(options, task, splits)
     policy = restore(checkpoint, config, task)
     if search is not None:
         from etude.evaluation.searched import search_split
@@ -321,6 +331,11 @@ def evaluate(
             temperature=options.temperature, rewards=rewards, seats=seats_of(checkpoint, policy),
         )  # fmt: skip
         measures[one.split] = dict(one.summary(ks, majority=True))
+        if created:
+            from etude.evaluation.fresh_tasks import resolved
+
+            dates = [created[row[0].problem.id] for row in one.episodes]
+            measures[one.split] |= resolved(one.correct, dates, str(options.released))
     return measures
 
 

@@ -23,15 +23,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from numpy.random import Generator
 
 from etude.core.episodes import Problem
+from etude.core.errors import DataError
 from etude.core.fields import Count, Interval
 from etude.curricula.mutation import mutants
 from etude.policies.code_words import ACTIONS
 from etude.rewards.testing import unit_tests_of
+from etude.runtime.jsonl import JsonLines
 from etude.runtime.sandbox.pool import refusal
 from etude.tasks.agents.games import Game, Heard, Posed, TurnTask, one_of, spaced
 from etude.tasks.agents.packages import TEMPLATES, outcomes, package
@@ -56,6 +60,7 @@ class MiniSWE(TurnTask):
     Args:
         templates: which functions have faults: 'all', the 'old' half of them or the 'fresh' one.
         tests: of the function that the issue is about; others have half as many.
+        collected: a file of `etude data collect`, whose tasks are the split 'test'.
         max_turns, slips, seed: as of `TurnTask`.
 
     Splits: 'train' and 'test', which share no package. Levels are kinds of faults. `info` of a step: `tests`, the share
@@ -77,7 +82,13 @@ class MiniSWE(TurnTask):
 
     templates: Templates = "all"
     tests: Annotated[int, Interval(ge=1, le=7)] = 4
+    collected: str | None = None
     max_turns: Count = 10  # type: ignore[misc]
+
+    def problems(self, split: str) -> Sequence[Problem]:
+        if self.collected is None or split != "test":
+            return super().problems(split)
+        return read_tasks(Path(self.collected))
 
     def posed(self, random: Generator) -> Posed | None:
         info = package(random, templates_of(self.templates), self.tests)
@@ -94,6 +105,22 @@ class MiniSWE(TurnTask):
         return Repair(self)
 
 
+@cache
+def read_tasks(path: Path) -> list[Problem]:
+    """Collected tasks. Raises DataError for a file that cannot be read, or has none, or a line that is no task."""
+    if not path.is_file():
+        raise DataError(f"There is no file {path}; `etude data collect --out {path}` makes one.")
+    found = []
+    for number, info in enumerate(JsonLines.read(path), 1):
+        missing = {"id", "issue", "files", "fixed", "tests", "fail_to_pass", "created_at"} - info.keys()
+        if missing:
+            raise DataError(f"{path}, line {number}: a task has {', '.join(sorted(missing))} too.")
+        found.append(Problem(str(info["id"]), asked(info), None, str(info.get("kind", "collected")), info))
+    if not found:
+        raise DataError(f"{path} has no tasks.")
+    return found
+
+
 def asked(info: Mapping[str, Any]) -> str:
     """The issue, and which files there are."""
     return f" {info['issue']}\n{spaced(*info['files'])}\n"
@@ -102,12 +129,16 @@ def asked(info: Mapping[str, Any]) -> str:
 class Repair(Game):
     """One package."""
 
+    def __init__(self, task: MiniSWE) -> None:
+        super().__init__(task)
+        self.task = task
+
     def begun(self, problem: Problem) -> dict[str, Any]:
         info = problem.info
         return {
             "files": dict(info["files"]), "fixed": dict(info["fixed"]), "tests": list(info["tests"]),
             "about": info["issue"].partition("(")[0], "searched": False, "opened": [], "ran": False,
-            "known": info.get("fail_to_pass") is not None,
+            "known": info.get("fail_to_pass") is not None and self.task.collected is None,
         }  # fmt: skip
 
     def said(self, words: Sequence[str]) -> Heard:
