@@ -940,6 +940,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "ssrl": (worlds.informed, agents.ssrl),
     "ssp": (plain, agents.ssp),
     "supo": (plain, agents.supo),
+    "swe-rebench": (worlds.demonstrations, sft),
     "swe-rl": (worlds.patched, agents.swe_rl),
     "t-ppo": (worlds.windows, t_ppo),
     "t1": (worlds.truncated, rlvr.t1),

@@ -945,6 +945,7 @@ SETTINGS: dict[str, Settings] = {
         **PLAIN, "experience.view": "summary-at", "experience.view.limit": 64, "experience.view.most": 4,
         "experience.view.tokens": 24, "filters": ("answered-episodes",),
     },
+    "swe-rebench": {**SHOWN, "problems": 32, "optimizer.lr": 2e-3},
     "swe-rl": {
         **PLAIN, "experience.size": 16, "rewards": ("patch-similarity",), "rewards.0.malformed": 1.0,
         "regularizers": ("kl-to-reference",), "regularizers.0.coefficient": 0.001, "regularizers.0.estimator": "k3",

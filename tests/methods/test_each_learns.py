@@ -331,6 +331,7 @@ MEASURES: dict[str, Callable[[LanguagePolicy], float]] = {
     "relift": solved,
     "sasr": solved,
     "sft": likelihood,
+    "swe-rebench": likelihood,
     "alpine": likelihood,
     "dpo": margin,
     "ipo": margin,
