@@ -30,9 +30,7 @@ def experiment(seeds: Sequence[int]) -> list[Pair]:
     method = variant("swe-rebench")
     cells = [Cell("swe-rebench", method, SHOWN, seed, STEPS, MODEL) for seed in seeds]
     found = spread(follow, cells)
-    right = [
-        recorded(f"candidates-{seed}", [GOOD, BAD, seed], lambda seed=seed: judged_rightly(seed)) for seed in seeds
-    ]
+    right = [recorded(f"candidates-{s}", [GOOD, BAD, s], partial(judged_rightly, s)) for s in seeds]
     return pairs(
         seeds, {MEASURE: [f["resolved/old"] for f in found], JUDGED: right},
         {MEASURE: [f["resolved/fresh"] for f in found]},
