@@ -53,8 +53,10 @@ class MiniSWEPatch(LanguageTask):
     Splits: 'train' and 'test', which share no package. Levels are kinds of faults. Code is not run where there is no
     sandbox: a ConfigError.
 
-    >>> MiniSWEPatch().answer("<think> x</think> <solution></solution>")
-    ''
+    What is no patch is worth nothing, and has no answer:
+
+    >>> MiniSWEPatch().score(Problem("1", "?"), "x = 1"), MiniSWEPatch().answer("x = 1")
+    (0.0, '')
     """
 
     id: ClassVar[str] = "mini-swe-patch"
