@@ -127,6 +127,8 @@ def test_candidates_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     given.write_text(json.dumps({"id": "1", "what": 2}) + "\n")
     with pytest.raises(DataError, match="line 1: a candidate has created_at, files, issue, patched, tests too"):
         command(given, out=out)
+    with pytest.raises(ConfigError, match="1,000 packages to make candidates of, and 1,010 were"):
+        command(out=out, good=1000, bad=1)
     with pytest.raises(ConfigError, match="--runs must be at least 2"):
         command(out=out, runs=1)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from etude.core.episodes import Problem
+from etude.core.errors import ConfigError
 from etude.evaluation.task_collection import MOST_FILES, Candidate, Refused
 from etude.tasks.agents.mini_swe import MiniSWE
 
@@ -52,8 +53,13 @@ SPOILT: dict[Refused, Callable[[Candidate], Candidate]] = {
 
 
 def seeded(count: int, bad: int, seed: int = 0) -> tuple[list[Candidate], dict[str, Refused]]:
-    """`count` good candidates and `bad` of each reason, all of other packages; and why each of the bad ones is bad."""
-    pool = MiniSWE(seed=seed).problems("train")
+    """`count` good candidates and `bad` of each reason, all of other packages; and why each of the bad ones is bad.
+
+    Packages are those of the test, which no training has. Raises ConfigError for more than there are.
+    """
+    pool, needed = MiniSWE(seed=seed).problems("test"), count + bad * len(SPOILT)
+    if needed > len(pool):
+        raise ConfigError(f"There are {len(pool):,} packages to make candidates of, and {needed:,} were asked for.")
     candidates, wrong = [good(problem) for problem in pool[:count]], dict[str, Refused]()
     rest = iter(range(count, len(pool)))
     for reason, spoil in SPOILT.items():

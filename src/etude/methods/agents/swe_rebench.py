@@ -22,7 +22,7 @@ A benchmark. What the paper builds is here, small:
 Its claim is what such dates are for: a policy that was shown repairs of the functions that were there by a day resolves
 more of the tasks that are older than that day than of those that are not. It is taught as SFT teaches, changed in two
 places, problems and rate, for a small blank model. Not here: recipes of installations that a language model proposes,
-and a classifier of how clear an issue is; the paper has over 21,000 tasks of 3,400 repositories.
+and a classifier of how clear an issue is; the paper has over 21,000 tasks.
 """
 
 from etude.core.claims import Claim, Measure

@@ -14,8 +14,8 @@ Changes GRPO in three places:
    of `difflib.SequenceMatcher` without its heuristic of frequent characters, and 0 for a file that only one of them
    changes; so R is -1 or in [0, 1] (`PatchSimilarity`). No test runs for it: those of the task say at evaluation, and
    in the metrics of training, whether a patch is right;
-3. 16 completions of each of 32 problems, and a KL to the reference in the loss (k3), as in GRPO's paper. The paper
-   names no coefficient: 0.001 is ours.
+3. 16 completions of each of 32 problems, and a KL to the reference in the loss (k3), as in GRPO's paper. Its
+   coefficient, 0.001, is ours.
 
 Beside it `--set rewards=exact-patch` pays 1 for the oracle's own change, 0 for another one, -1 as above: the discrete
 reward that the paper compares it with. Tests of a scaffold that localizes, samples and ranks again are not here. The
