@@ -313,7 +313,7 @@ A task with other fields, as `--set task.arguments.gravity=-5`, is another task 
 methods are as published. `etude methods show ppo` and `etude tasks show LunarLander-v3` list what there is.
 
 Tasks need what makes their environments: `pip install 'etude[control]'` brings EnvPool (Atari, MuJoCo, LunarLander) and
-Gymnasium's MuJoCo, `etude[box2d]` LunarLander without EnvPool, `etude[minatar]` MinAtar, `pip install minigrid`
+Gymnasium's MuJoCo, `etude[box2d]` LunarLander without EnvPool, `etude[minatar]` MinAtar, `etude[minigrid]`
 MiniGrid. A run says which one is missing before it writes anything.
 
 Returns are interquartile means over seeds of their means over 20 episodes after training, with 95% bootstrap intervals;

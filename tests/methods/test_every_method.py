@@ -86,6 +86,8 @@ TASKS = {
     "tulu-3-dpo": "preferences",
 }  # fmt: skip
 """Of methods without a claim of their own, whose claim is about tables, or whose bed has to be taught first."""
+CONTROLLED = {"ppo-continuous": "pendulum", "words-as-beacons": "minigrid-subgoals"}
+"""Of methods that a cart and its pole do not suit."""
 PROBLEMS = {
     "ghpo": 4, "memory-r-plus": 4, "refuel": 4, "self-prm": 4, "sparkle": 8, "spo": 6, "spo-tree": 6, "t-ppo": 4,
 }  # fmt: skip
@@ -117,7 +119,7 @@ def scorer(tmp_path_factory: pytest.TempPathFactory) -> str:
 def task_of(method: Method) -> Task:
     """The one that its claim is about, unless that is enumerable; otherwise one that it can be trained on."""
     if World.CONTROL in method.worlds:
-        return resolve_task("pendulum" if method.id == "ppo-continuous" else "cartpole")
+        return resolve_task(CONTROLLED.get(method.id, "cartpole"))
     about = resolve_task(TASKS.get(method.id) or claimed(method) or "compose")
     return resolve_task("compose") if about.world is World.ENUMERABLE else about
 

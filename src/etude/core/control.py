@@ -31,7 +31,7 @@ class Ways(NamedTuple):
 class Step:
     """What M members' E environments answered. An episode that ended has begun again: `observations` act next.
 
-    Shapes: observations [M, E, ...]; rewards, costs float32, terminated, truncated, faulty bool [M, E].
+    Shapes: observations [M, E, ...]; rewards, costs, progress float32, terminated, truncated, faulty bool [M, E].
 
     Args:
         final: [K, ...] the true last observations of the K episodes that ended here, in the order of
@@ -39,6 +39,9 @@ class Step:
         faulty: where the environment failed: its episode does not count.
         costs: what the step cost apart from its reward, for environments that say so in `info["cost"]` (the convention
             of Safety-Gymnasium, arXiv:2310.12567); None for all others.
+        progress: of environments that say so in `info["subgoal_progress"]`, how early a sub-goal was completed by this
+            step: 1 - k / T for one that took k of an episode's T steps, 0 where none was; None for all others. No
+            reward has it.
     """
 
     observations: np.ndarray
@@ -48,6 +51,7 @@ class Step:
     final: np.ndarray | None = None
     faulty: np.ndarray | None = None
     costs: np.ndarray | None = None
+    progress: np.ndarray | None = None
 
 
 class VectorEnvironment(Protocol):

@@ -194,7 +194,7 @@ class RolloutMethod(Method):
         "policy": "", "optimizer": "optimizer", "critic": "optimizer", "learners": "optimizer"
     }  # fmt: skip
     computes: ClassVar[frozenset[Need]] = frozenset(
-        {Need.ENTROPY, Need.VALUES, Need.KL, Need.KL_PARTS, Need.NEXT_OBSERVATIONS, Need.COSTS}
+        {Need.ENTROPY, Need.VALUES, Need.KL, Need.KL_PARTS, Need.NEXT_OBSERVATIONS, Need.COSTS, Need.PROGRESS}
     )
 
     stages: tuple[Stage, ...] = ()

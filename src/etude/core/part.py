@@ -43,6 +43,7 @@ class Need(StrEnum):
     NEXT_OBSERVATIONS = "next_observations"  # and `discounts`: what a step led to, the last of an episode included
     ESTIMATE = "estimate"  # what a learner estimates, with gradient, and its error apart
     COSTS = "costs"  # what the environment says in `info["cost"]`
+    PROGRESS = "progress"  # what the environment says in `info["subgoal_progress"]`
 
 
 _together: ContextVar[bool] = ContextVar("together", default=False)

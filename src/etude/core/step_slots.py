@@ -39,7 +39,7 @@ class StepExperience(Part, abstract=True):
 
         Args:
             actor: the policy's module (`policies/control/actor.py`).
-            needs: of all parts: NEXT_OBSERVATIONS and COSTS are kept only if they are among them.
+            needs: of all parts: NEXT_OBSERVATIONS, COSTS and PROGRESS are kept only if they are among them.
             shared: whether the critic reads the policy's features instead of what the policy sees.
         """
         raise NotImplementedError
@@ -48,9 +48,9 @@ class StepExperience(Part, abstract=True):
 class StepReward(Part, abstract=True):
     """What the steps of a control rollout are worth to the learner: a new reward for each.
 
-    With 'costs' or 'next_observations' among its `needs` these stand in the batch. A rollout holds pieces of episodes:
-    what a reward must know of the rest is state of its own for each environment, forgotten where an episode ends
-    (`rewards/episodic.py` does that for its subclasses).
+    With 'costs', 'progress' or 'next_observations' among its `needs` these stand in the batch. A rollout holds pieces
+    of episodes: what a reward must know of the rest is state of its own for each environment, forgotten where an
+    episode ends (`rewards/episodic.py` does that for its subclasses).
     """
 
     slot = "rewards"

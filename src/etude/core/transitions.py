@@ -33,6 +33,8 @@ class Transitions:
         discounts: what the value of `next_observations` counts: 0 where the episode terminated, 1 elsewhere, truncated
             or not, until something that looks further ahead writes gamma^n (1 - terminated) there. Kept with them.
         costs: what the environment says that each step cost, apart from its reward; kept where a part needs 'costs'.
+        progress: 1 - k / T where a step completed a sub-goal in k of T steps, 0 elsewhere (`core.control.Step`); kept
+            where a part needs 'progress'.
         noise: [P, N, K] the random numbers that a policy made these actions of, where they are kept: where it learns
             from them it makes them of the same ones again.
         index: [P, N] where in a store the rows are; None for rollouts.
@@ -56,6 +58,7 @@ class Transitions:
     next_observations: Tensor | None = None
     discounts: Tensor | None = None
     costs: Tensor | None = None
+    progress: Tensor | None = None
     memory: Tensor | None = None
     begins: Tensor | None = None
     index: Tensor | None = None

@@ -158,6 +158,8 @@ def small_steps(needs: frozenset[Need], flat: bool) -> tuple[Transitions, Action
         batch.next_observations, batch.discounts = normal(*shape, WIDTH), 1.0 - terminated.float()
     if Need.COSTS in needs:
         batch.costs = normal(*shape).abs()
+    if Need.PROGRESS in needs:
+        batch.progress = normal(*shape).abs().clamp(max=1)
     rows = batch.flat()
     policy = ActionLogProbs((rows.behaviour_logp + 0.2 * normal(MEMBERS, STEPS * ENVIRONMENTS)).requires_grad_())
     if Need.ENTROPY in needs:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FAILURES = 3
 """Episodes in a row that one environment may fail before the run stops."""
+SAID = ("cost", "subgoal_progress")
+"""What of an environment's own infos is passed on: a number of each step (`core.control.Step`)."""
 LARGEST = float(np.finfo(np.float32).max)
 ROUNDING = 1e-6
 """How far beyond a bound a number may be, relative to the bound: sums and casts round."""
@@ -132,7 +134,7 @@ def quick(space: spaces.Space[Any]) -> Callable[[object], bool]:
         return (
             type(observation) is np.ndarray and observation.shape == shape and observation.dtype == dtype
             and type(terminated) in flags and type(truncated) in flags and type(reward) in reals and type(info) is dict
-            and ("cost" not in info or type(info["cost"]) in reals)
+            and all(key not in info or type(info[key]) in reals for key in SAID)
         )  # fmt: skip
 
     return usual
@@ -142,7 +144,8 @@ def wrong_info(info: object) -> str | None:
     """Why an info cannot be used."""
     if not isinstance(info, dict):
         return f"info must be a dictionary, got {shown(info)}"
-    return wrong_number('info["cost"]', info["cost"]) if "cost" in info else None
+    wrong = (wrong_number(f'info["{key}"]', info[key]) for key in SAID if key in info)
+    return next((sentence for sentence in wrong if sentence), None)
 
 
 class Guard:

@@ -16,7 +16,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from etude.core.errors import CheckpointError
 from etude.core.streams import Stream
 from etude.experience.action_masks import has_mask, mask_of, options, with_mask
-from etude.experience.environment_faults import FAILURES, culprit, quick, wrong_reset, wrong_step
+from etude.experience.environment_faults import FAILURES, SAID, culprit, quick, wrong_reset, wrong_step
 from etude.experience.spaces import MASK, action_decoder, batch_of, observation_encoder, readable, without_text
 
 LONGEST = 65_536
@@ -47,8 +47,8 @@ class Episodes(gym.Env):
     It never raises because of the environment. A step that raised ends the episode as truncated, with
     `info["failed"]` (how often) and `info["cause"]`; the environment is made anew for the next episode. What returns
     something that cannot be used says why in `info["wrong"]`. Every reset tells the episode's number in
-    `info["episode"]`. Of the environment's own infos only a step's `info["cost"]` is passed on, and
-    `info["action_mask"]` as a part of the observation. Text in observations is left out.
+    `info["episode"]`. Of the environment's own infos only a step's `info["cost"]` and `info["subgoal_progress"]` are
+    passed on, and `info["action_mask"]` as a part of the observation. Text in observations is left out.
 
     Args:
         make: makes the environment.
@@ -113,8 +113,8 @@ class Episodes(gym.Env):
                 return self.observation, 0.0, False, True, {"wrong": observation}
         # the reset that follows may write into the same array
         self.observation = deepcopy(observation) if terminated or truncated else observation
-        costs = {"cost": float(info["cost"])} if "cost" in info else {}
-        return self.observation, float(reward), terminated, truncated, costs
+        said = {key: float(info[key]) for key in SAID if key in info}
+        return self.observation, float(reward), terminated, truncated, said
 
     def _begin(self, episode: int) -> tuple[Any, dict[str, Any]]:
         """Reset for this episode, or for a later one if resetting fails."""
@@ -182,7 +182,7 @@ class Episodes(gym.Env):
         if len(actions):
             for action in iterate(batch_space(self.action_space, len(actions)), self.decode(actions)):
                 *_, terminated, truncated, info = self.step(action)
-                if terminated or truncated or info.keys() - {"cost"}:
+                if terminated or truncated or info.keys() - set(SAID):
                     return False
         return expected is None or np.array_equal(
             self.encode(batch_of(self.observation_space, [self.observation])), expected, equal_nan=True

@@ -22,7 +22,7 @@ from etude.core.errors import EnvironmentFault, EtudeError
 from etude.core.streams import Stream
 from etude.experience.action_masks import has_mask, nowhere_to_go, options
 from etude.experience.deadline import deadline
-from etude.experience.environment_faults import FAILURES, Guard, culprit, ending, noted, wrong_rewards
+from etude.experience.environment_faults import FAILURES, SAID, Guard, culprit, ending, noted, wrong_rewards
 from etude.experience.episodes import Episodes, Journal, check_fits
 from etude.experience.spaces import action_decoder, action_size, batch_of, observation_encoder
 
@@ -142,7 +142,7 @@ class GymnasiumVector:
             self._renew(done, infos, faulty, flat)
         observations = self.encode(raw)
         self._refuse(self.stuck(observations), flat)
-        costs = self._costs(infos, faulty, flat)
+        costs, progress = (self._said(key, infos, faulty, flat) for key in SAID)
         self.steps += 1
         self.lost[:] = False
         self.log.append(flat)
@@ -152,21 +152,21 @@ class GymnasiumVector:
         return Step(
             observations.reshape(*shape, *observations.shape[1:]), rewards.astype(np.float32).reshape(shape),
             terminated.reshape(shape), truncated.reshape(shape), final,
-            None if faulty is None else faulty.reshape(shape), costs,
+            None if faulty is None else faulty.reshape(shape), costs, progress,
         )  # fmt: skip
 
-    def _costs(self, infos: dict[str, Any], faulty: np.ndarray | None, flat: np.ndarray) -> np.ndarray | None:
-        """What every environment says that its step cost [M, E]; None if they say nothing."""
-        said = noted(infos, "cost") | noted(infos.get("final_info", {}), "cost")
+    def _said(self, key: str, infos: dict[str, Any], faulty: np.ndarray | None, flat: np.ndarray) -> np.ndarray | None:
+        """What every environment says of its step under a key [M, E], its cost say; None if they say nothing."""
+        said = noted(infos, key) | noted(infos.get("final_info", {}), key)
         if not said:
             return None
         for i in range(len(flat)):
             if i not in said and (faulty is None or not faulty[i]):
-                self._refuse((i, "info has no 'cost', which another environment's has: every step must say it"), flat)
-        costs = np.zeros(len(flat))
-        costs[[*said]] = [*said.values()]
-        self._refuse(wrong_rewards(costs, "cost"), flat)
-        return costs.astype(np.float32).reshape(self.grid)
+                self._refuse((i, f"info has no '{key}', which another environment's has: every step must say it"), flat)
+        numbers = np.zeros(len(flat))
+        numbers[[*said]] = [*said.values()]
+        self._refuse(wrong_rewards(numbers, key), flat)
+        return numbers.astype(np.float32).reshape(self.grid)
 
     def _ended(self, done: np.ndarray, infos: dict[str, Any], flat: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Last observations of the episodes that ended, [K, ...], and which of all environments failed, [N]."""

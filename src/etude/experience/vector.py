@@ -74,7 +74,7 @@ class RolloutCollector:
     that the environments say goes there once a rollout, as its random numbers do.
 
     Args:
-        needs: NEXT_OBSERVATIONS and COSTS are kept where they are among them.
+        needs: NEXT_OBSERVATIONS, COSTS and PROGRESS are kept where they are among them.
         shared: whether the critic reads the policy's features instead of what the policy sees.
     """
 
@@ -150,6 +150,7 @@ class RolloutCollector:
             next_observations=torch.empty_like(observations) if follows else None,
             discounts=torch.empty(shape) if follows else None,
             costs=torch.empty(shape) if Need.COSTS in self.needs else None,
+            progress=torch.empty(shape) if Need.PROGRESS in self.needs else None,
             memory=torch.empty(*shape, self.player.memory.shape[-1], device=device) if remembers else None,
             begins=torch.empty(shape, dtype=torch.bool, device=device) if remembers else None,  # both before each step
         )  # fmt: skip
@@ -165,6 +166,14 @@ class RolloutCollector:
                     "Take an environment that does, or leave out the parts that need them."
                 )
             batch.costs[:, t] = torch.from_numpy(step.costs)
+        if batch.progress is not None:
+            if step.progress is None:
+                raise ConfigError(
+                    "The method pays for sub-goals, and the environment has none: its steps must return an info with "
+                    "'subgoal_progress'. Take a task that has sub-goals, as minigrid-subgoals, or leave out what needs "
+                    "them."
+                )
+            batch.progress[:, t] = torch.from_numpy(step.progress)
 
     def _end(self, batch: Transitions, step: Step, t: int, finals: _Finals) -> None:
         """Note the episodes that ended; those whose environment failed count for nothing."""
@@ -233,7 +242,7 @@ def _overwrite(batch: Transitions, lost: Tensor) -> None:
     members = lost.nonzero()[:, 0]
     names = (
         "observations", "actions", "rewards", "behaviour", "behaviour_logp", "values", "next_values",
-        "next_observations", "discounts", "costs", "memory",
+        "next_observations", "discounts", "costs", "progress", "memory",
     )  # fmt: skip
     for values in (x for name in names if (x := getattr(batch, name)) is not None):
         rows = values.flatten(1, 2)[torch.arange(len(first), device=first.device), first]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from etude.core import kernels
 from etude.core.errors import ConfigError
-from etude.core.fields import Count
+from etude.core.fields import Count, WholeNumber
 from etude.core.population import Population
 from etude.core.step_slots import Initializer, Network
 
@@ -280,22 +280,27 @@ class MLP(Network):
 
 
 class Conv(nn.Module):
-    """A convolution for every member, images [P, N, C, H, W]: weight [P, O, C, k, k], bias [P, O]; no padding.
+    """A convolution for every member, images [P, N, C, H, W]: weight [P, O, C, k, k], bias [P, O].
+
+    Around the image are `padding` rows and columns of zeros.
 
     The members are computed one after another: a grouped convolution over them takes longer on a CPU, and chooses
     its kernel by their number, so that its last bits depend on who else is there.
     """
 
-    def __init__(self, population: Population, name: str, inputs: int, outputs: int, kernel: int, stride: int) -> None:
+    def __init__(
+        self, population: Population, name: str, inputs: int, outputs: int, kernel: int, stride: int, padding: int = 0
+    ) -> None:
         super().__init__()
         weight = orthogonal(population, name, outputs, inputs * kernel**2, GAIN)
         self.weight = nn.Parameter(weight.unflatten(2, (inputs, kernel, kernel)))
         self.bias = nn.Parameter(torch.zeros(population.size, outputs))
-        self.stride = stride
+        self.stride, self.padding = stride, padding
 
     def forward(self, x: Tensor) -> Tensor:
         each = zip(x, self.weight, self.bias)
-        return torch.stack([nn.functional.conv2d(one, weight, bias, self.stride) for one, weight, bias in each])
+        convolved = [nn.functional.conv2d(one, w, bias, self.stride, self.padding) for one, w, bias in each]
+        return torch.stack(convolved)
 
 
 class Convolutions(nn.Module):
@@ -318,6 +323,7 @@ class CNN(Network):
 
     Args:
         channels, kernels, strides: of each convolution, the first reading the image; as many of each.
+        padding: rows and columns of zeros that every convolution puts around what it reads.
         hidden: widths of the layers that follow; `layer_norm` is theirs.
 
     Raises: ConfigError if the three lists differ in length, for observations that are not images, and for images that
@@ -334,6 +340,7 @@ class CNN(Network):
     channels: tuple[Count, ...] = (32, 64, 64)
     kernels: tuple[Count, ...] = (8, 4, 3)
     strides: tuple[Count, ...] = (4, 2, 1)
+    padding: WholeNumber = 0
     hidden: tuple[Count, ...] = (512,)
     activation: Activation = "relu"
     layer_norm: bool = False
@@ -350,13 +357,14 @@ class CNN(Network):
             raise ConfigError(f"{name}: CNN reads images [C, H, W], and observations are {list(shape)}: use an mlp.")
         layers, (inputs, *size) = [], shape
         for i, (outputs, kernel, stride) in enumerate(zip(self.channels, self.kernels, self.strides)):
+            size = [n + 2 * self.padding for n in size]
             if min(size) < kernel:
                 raise ConfigError(
                     f"{name}: what reaches convolution {i} of the CNN is {size[0]} x {size[1]}, smaller than "
                     f"its kernel of {kernel}; observations are {list(shape)}. Set kernels and strides, as in "
                     "kernels=4,3 strides=2,1."
                 )
-            layers.append(Conv(population, f"{name}.conv{i}", inputs, outputs, kernel, stride))
+            layers.append(Conv(population, f"{name}.conv{i}", inputs, outputs, kernel, stride, self.padding))
             inputs, size = outputs, [(n - kernel) // stride + 1 for n in size]
         after = MLP(hidden=self.hidden, activation=self.activation, layer_norm=self.layer_norm)
         flat, width = after.build((inputs * size[0] * size[1],), population, name)
