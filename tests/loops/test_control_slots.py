@@ -185,12 +185,18 @@ def test_costs_that_nobody_says_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cost", "sentence"), [("much", r'info\["cost"\] must be one number'), (float("nan"), "the cost is nan")]
+    ("key", "value", "sentence"),
+    [
+        ("cost", "much", r'info\["cost"\] must be one number'),
+        ("cost", float("nan"), "the cost is nan"),
+        ("subgoal_progress", "much", r'info\["subgoal_progress"\] must be one number'),
+        ("subgoal_progress", float("inf"), "the subgoal_progress is inf"),
+    ],
 )
-def test_a_cost_that_is_no_number_is_a_fault(cost: Any, sentence: str) -> None:
+def test_what_is_said_beside_a_reward_and_is_no_number_is_a_fault(key: str, value: Any, sentence: str) -> None:
     class Wrong(Corridor):
         def step(self, action: Any) -> Any:
-            return *super().step(action)[:4], {"cost": cost}
+            return *super().step(action)[:4], {key: value}
 
     vector = GymnasiumVector(Wrong, [0], 2, name="wrong")
     vector.reset()

@@ -42,6 +42,7 @@ class Steps:
             "top-advantages": torch.tensor([[0.6], [1.5]], dtype=torch.float64, requires_grad=True),
             "behaviour-kl-constraint": torch.tensor([[0.5, 2.0], [3.0, 0.1]], dtype=torch.float64, requires_grad=True),
         }
+        self.progress = (noise() - 0.5).clamp(0, 0.99)  # mostly nothing was completed
         self.models = torch.stack([2 * noise() - 1, noise(), noise() + 3], -1)  # what models of rewards say
 
 
@@ -139,6 +140,12 @@ def ppo(steps: Steps) -> tuple[Tensor, Tensor]:
     return loss(steps, clipped(steps, standardised(raw)), targets, critic=True, entropy=0.01), targets
 
 
+def words_as_beacons(steps: Steps) -> tuple[Tensor, Tensor]:
+    raw = gae(steps, steps.rewards + 0.2 * steps.progress, 0.99, 0.95)
+    targets = raw + steps.values
+    return loss(steps, clipped(steps, standardised(raw)), targets, critic=True, entropy=5e-4), targets
+
+
 def asked(steps: Steps) -> tuple[Tensor, Tensor]:
     """PPO, paid the mean of what models say, each with mean 0 and deviation 1."""
     rewards = torch.zeros_like(steps.rewards)
@@ -209,5 +216,6 @@ CONTROL: dict[str, Callable[[Steps], tuple[Tensor, Tensor]]] = {
     "rlhf-survey-ppo": asked,
     "trpo": natural,
     "v-mpo": v_mpo,
+    "words-as-beacons": words_as_beacons,
 }
 """By method."""

@@ -1006,5 +1006,13 @@ SETTINGS: dict[str, Settings] = {
         "minibatches": 2, "optimizer.lr": 3e-3, "objective.temperature": 1.0, "regularizers.0.alpha": 1.0,
         "regularizers.0.alpha_choices": 5.0,
     },
+    "words-as-beacons": {
+        "experience.environments": 16, "experience.steps": 128, "epochs": 4, "minibatches": 8,
+        "advantages.per_minibatch": True, "policy.observations": ("subgoal-triple",), "critic.shared": True,
+        "policy.network.image.channels": (32, 32, 32), "policy.network.image.kernels": (3, 3, 3),
+        "policy.network.image.strides": (2, 2, 2), "policy.network.image.padding": 1,
+        "policy.network.image.activation": "elu", "policy.network.joint.hidden": (256,), "optimizer.lr": 1e-4,
+        "optimizer.epsilon": 1e-5, "optimizer.clip_norm": 0.5, "optimizer.schedule": "constant",
+    },
 }  # fmt: skip
 """By method; `in control` for those that are another composition there."""

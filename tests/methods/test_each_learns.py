@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, ClassVar
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -33,6 +34,7 @@ from etude.core.streams import Stream
 from etude.experience.data import Demonstrations, Pairs
 from etude.experience.exploration import DrawnEpsilon, EpsilonGreedy
 from etude.experience.groups import Groups
+from etude.experience.gymnasium_vector import GymnasiumVector
 from etude.experience.scored import ScoredAnswers
 from etude.experience.vector import Rollouts
 from etude.learners.heads import Atoms
@@ -159,6 +161,37 @@ class Aim(ControlTask):
         return AimArrays(seeds, count, purpose, self.continuous)
 
 
+class Pointing(gym.Env[Any, Any]):
+    """The sub-goal is a goal tile or there is none: say which. It pays nothing, and tells of what was right."""
+
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Dict({
+        "image": spaces.Box(0, 10, (7, 7, 3), np.uint8),
+        "subgoal": spaces.Box(-5.0, 10.0, (5,), np.float32),
+    })  # fmt: skip
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.taken = 0
+        return self._shown(), {}
+
+    def _shown(self) -> dict[str, Any]:
+        self.tile = int(self.np_random.integers(2))
+        said = np.array([1, 1, 8, 1, 0] if self.tile else [0, 0, -1, -1, -1], np.float32)
+        return {"image": np.ones((7, 7, 3), np.uint8), "subgoal": said}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        right, self.taken = float(action == self.tile), self.taken + 1
+        return self._shown(), 0.0, False, self.taken == 8, {"subgoal_progress": right}
+
+
+class Pointed(ControlTask):
+    id: ClassVar[str] = "pointed"
+
+    def make(self, seeds: Sequence[int], count: int, purpose: str = "train") -> VectorEnvironment:
+        return GymnasiumVector(Pointing, seeds, count, purpose, name="pointed")
+
+
 def gains_of_control(method: Method, steps: int = 6) -> Tensor:
     """[P] what the reward of a step gained from the first rollout to the last, or as soon as it is `SURE`."""
     smaller: Any = method.replace(experience=Rollouts(environments=8, steps=32))
@@ -167,12 +200,13 @@ def gains_of_control(method: Method, steps: int = 6) -> Tensor:
     if method.id == "rlhf-survey-ppo":  # of segments that lie in an episode, told apart before the policy moves
         own = {"length": 4, "learning.epochs": 40, "learning.optimizer.lr": 1e-2}
         smaller = set_values(smaller, {f"learners.rollout-preferences.{k}": v for k, v in own.items()})
-    task = Aim(continuous=method.id == "ppo-continuous")
+    task = Pointed() if method.id == "words-as-beacons" else Aim(continuous=method.id == "ppo-continuous")
     loop = OnPolicyLoop(smaller, task, [Member(s) for s in range(SEEDS)], steps)
     returns = []
     for _ in range(steps):
         loop.recent = [type(d)(maxlen=d.maxlen) for d in loop.recent]
-        returns.append(torch.tensor(loop.step().members["return"]))
+        report = loop.step().members
+        returns.append(torch.tensor(report["progress" if isinstance(task, Pointed) else "return"]))
         if rises(returns[-1] - returns[0], SURE):
             break
     return returns[-1] - returns[0]

@@ -417,7 +417,7 @@ def control_loss_of(method: Method, steps: Steps) -> tuple[list[float], dict[str
         observations=steps.rewards[..., None], actions=steps.rewards, rewards=steps.rewards,
         terminated=steps.terminated, truncated=steps.truncated, behaviour=steps.rewards[..., None],
         behaviour_logp=steps.old, values=steps.values, next_values=steps.next_values,
-        offers={"model_rewards": steps.models},
+        progress=steps.progress, offers={"model_rewards": steps.models},
     )  # fmt: skip
     for part in method.rewards:
         batch.rewards = part.shape(batch)  # type: ignore[union-attr]

@@ -89,8 +89,10 @@ class Expert:
 
     def play(self) -> None:
         while not self.over:
-            assert self.env.active is not None
-            self.reach(self.env.active)
+            aim, taken = self.env.active, len(self.paid)
+            assert aim is not None
+            self.reach(aim)
+            assert self.env.active != aim and len(self.paid) > taken  # it was completed
 
 
 def test_names_are_those_of_minigrid() -> None:

@@ -215,8 +215,8 @@ class OnPolicyLoop:
         rate = per_member(method.optimizer, lambda part: part.rate(number, self.steps * method.experience.updates))
         metrics = self.updater.run(flat, number, rate)
         metrics["explained_variance"] = _explained(flat)
-        if batch.costs is not None:
-            metrics["cost"] = batch.mean(batch.costs)
+        said = {"cost": batch.costs, "progress": batch.progress}
+        metrics |= {name: batch.mean(numbers) for name, numbers in said.items() if numbers is not None}
         self.actor.observe(flat.observations, flat.weights)
         for part in parts:
             part.after_update(batch)

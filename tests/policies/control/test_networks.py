@@ -223,6 +223,23 @@ def test_the_default_cnn_is_the_one_of_the_paper() -> None:
     assert module.after.layers[0].weight.shape == (3, 7 * 7 * 64, 512) and width == 512
 
 
+def test_padding_is_zeros_around_what_every_convolution_reads() -> None:
+    """Of 7 x 7 cells three strides of 2 leave 4, 2 and 1, each as without padding over a framed image."""
+    padded = SMALL.replace(channels=(4, 6, 5), kernels=(3, 3, 3), strides=(2, 2, 2), padding=1, hidden=())
+    module, width = padded.build((3, 7, 7), PEOPLE, "x")
+    x = torch.rand(3, 2, 3, 7, 7, generator=torch.Generator().manual_seed(0))
+    found, y = module(x), x
+    for layer, side in zip(module.layers, (4, 2, 1)):
+        framed = torch.nn.functional.pad(y, (1, 1, 1, 1))
+        each = [torch.nn.functional.conv2d(one, w, b, 2) for one, w, b in zip(framed, layer.weight, layer.bias)]
+        y = torch.stack(each).relu()
+        assert y.shape[-2:] == (side, side)
+    torch.testing.assert_close(found, y.flatten(2))
+    assert width == 5
+    with pytest.raises(ConfigError, match="convolution 2 of the CNN is 1 x 1"):
+        padded.replace(padding=0, kernels=(3, 3, 2)).build((3, 7, 7), PEOPLE, "x")
+
+
 def test_weights_start_orthogonal_and_are_the_members_own() -> None:
     module, _ = SMALL.build((2, 10, 9), PEOPLE, "x")
     weight = module.layers[1].weight.detach().flatten(2)

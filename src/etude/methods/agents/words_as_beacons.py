@@ -248,7 +248,7 @@ words_as_beacons = ppo_control.replace(
         "end of a level pays.",
         bed="control/doorkey",
         baseline="words-as-beacons",
-        baseline_changes={"policy.observations": (NoSubgoal(),), "rewards": ()},
+        baseline_changes={"policy.observations": "no-subgoal", "rewards": ()},
         measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
         equal=("steps",),
         paper_effect="30 to 200 times fewer steps than recent methods for sparse rewards, on KeyCorridor and others",
