@@ -88,6 +88,12 @@ ACTORS = ("ana", "ben", "cleo", "dan", "eva")
 PLACES = ("mill", "barn", "well", "pier")
 
 
+# Family `chess`: positions and moves, letter by letter, and what a game comes to
+
+CHESS = (*"KQRBNPkqrbnp", *"abcdefgh", *digits, *"/-wx+#=O", " ", "\n", "mate", "lost", "draw", "illegal")
+"""FEN and SAN; some letters of pieces and of files are the same."""
+
+
 # Family `agents`: all that agents' tasks say, these words and those of the families of single ones
 
 _CELLS = tuple(f"{x}{y}" for x in range(6) for y in range(6))
@@ -121,6 +127,7 @@ _OF_ONE: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 FAMILIES = {
     **_OF_ONE,
+    "chess": CHESS,
     "agents": (
         *(word for family in ("tools", "values", "games", "questions") for word in _OF_ONE[family]),
         *(f" {word}" for word in (*TOOLS, *(value for values in VALUES.values() for value in values))),

@@ -17,6 +17,7 @@ FOR = {
     "control": "environments of EnvPool, MuJoCo and classic control",
     "box2d": "LunarLander, BipedalWalker, CarRacing",
     "minatar": "MinAtar's five small Atari games",
+    "games": "chess endgames",
     "minigrid": "grids with rooms, doors and keys, and a teacher's sub-goals",
     "data": "Parquet, and data sets of the Hugging Face hub",
     "tasks": "problems of reasoning-gym, answers judged by math-verify",
