@@ -163,7 +163,7 @@ def left(board: chess.Board, move: chess.Move) -> tuple[int, int, int, int]:
     if found.is_checkmate():
         return -1, 0, 0, 0
     spoilt = found.is_stalemate() or any(found.is_capture(answer) for answer in found.legal_moves)
-    king, other = found.king(chess.BLACK), found.king(chess.WHITE)
+    king, other = king_of(found, chess.BLACK), king_of(found, chess.WHITE)
     apart = [(king & 7) - (other & 7), (king >> 3) - (other >> 3)]
     size = len(room(found))
     safe = escapes(found) if size <= NARROW and not spoilt else NARROW
@@ -188,10 +188,17 @@ def mates(fen: str) -> bool:
     return False
 
 
+def king_of(board: chess.Board, colour: bool) -> int:
+    """The square of a king, both of which are always there."""
+    square = board.king(colour)
+    assert square is not None
+    return int(square)
+
+
 def room(board: chess.Board) -> set[int]:
     """Squares that Black's king can get to as White stands, its own among them."""
     chess = rules()
-    king = board.king(chess.BLACK)
+    king = king_of(board, chess.BLACK)
     bare = board.copy(stack=False)
     bare.remove_piece_at(king)  # it shields no square from what attacks it
     found, ahead = {king}, [king]
@@ -220,7 +227,8 @@ class Endgame(Game):
     @property
     def board(self) -> chess.Board:
         """The position."""
-        return rules().Board(self.state["fen"])
+        found: chess.Board = rules().Board(self.state["fen"])
+        return found
 
     def said(self, words: Sequence[str]) -> Heard:
         board = self.board
@@ -244,7 +252,8 @@ class Endgame(Game):
             worth = [(board.is_capture(move), ways_on(board, move)) for move in moves]
             moves = [move for move, w in zip(moves, worth) if w == max(worth)]
         random = Stream(self.task.seed).split(self.task.id, "opponent", board.fen()).numpy
-        return one_of(random, moves)
+        move: chess.Move = one_of(random, moves)
+        return move
 
     def best(self, random: Generator) -> str:
         """A pawn is pushed. Else mate, if there is one, or what leaves Black least room and brings White's king near.
