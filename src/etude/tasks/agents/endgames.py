@@ -98,7 +98,7 @@ def runs_through(fen: str) -> bool:
 
     Every answer of Black's is tried, so this is exact for White who only pushes; other pawns may win in other ways.
 
-    >>> runs_through("8/8/8/6k1/P7/8/8/7K w - - 0 1"), runs_through("8/8/8/5k2/P7/8/8/7K w - - 0 1")
+    >>> runs_through("8/8/8/6k1/P7/8/8/7K w - - 0 1"), runs_through("8/8/8/4k3/P7/8/8/7K w - - 0 1")
     (True, False)
     """
     chess = rules()
