@@ -25,10 +25,11 @@ def info(
     best: str | None = None,
     reference: str | None = None,
     set: Fields = (),
+    model: str = "tiny-agent",
     picture: Path | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
-    """What is in logs: spaces, episodes, ends, returns, and how much more than imitation they can support.
+    """What is in logs, or in dialogues with rewards: spaces, episodes, ends, returns, and how much more than imitation they can support.
 
     TQ says how good their episodes are, from 0 (chance) to 1 (the best policy known); SACo how many different states
     and actions they hold, in parts of those that an online run saw (arXiv:2111.04714).
@@ -51,15 +52,26 @@ def info(
         Logs by which SACo is 1; by default `replay` beside it.
     set
         A field of the logs, as in task.episode_length=200. Repeatable.
+    model
+        Of dialogues with rewards (JSON lines): by whose tokenizer tokens are counted.
     picture
         Also draw the returns and the lengths of episodes into this file (PNG); of one data set.
     json
         Print JSON.
     """
     from etude.core.errors import ConfigError
+    from etude.experience.dialogues import is_dialogues
     from etude.runs import shorthands
-    from etude.runs.data_info import References, data_info, data_sets
+    from etude.runs.data_info import References, data_info, data_sets, dialogues_info
 
+    if is_dialogues(path):
+        asked = {"task": task, "columns": columns, "skip-bad-rows": skip_bad_rows, "worst": worst, "best": best,
+                 "reference": reference, "set": set, "picture": picture}  # fmt: skip
+        if names := [f"--{name}" for name, value in asked.items() if value]:
+            raise ConfigError(f"{' and '.join(names)} cannot be said of dialogues, and {path} has those: leave it out.")
+        told = dialogues_info(path, model)
+        print(json_module.dumps(told, indent=1) if json else "\n".join(_of_dialogues(told)))
+        return
     given = {"columns": columns, "skip_bad_rows": skip_bad_rows}
     fields = [*shorthands.taken({k: v for k, v in given.items() if v}), *set]
     places = data_sets(path)
@@ -72,6 +84,23 @@ def info(
         print(json_module.dumps(found if len(found) > 1 else next(iter(found.values())), indent=1))
         return
     print("\n\n".join("\n".join(_lines(one)) for one in found.values()))
+
+
+def _of_dialogues(told: dict[str, Any]) -> Iterator[str]:
+    """Of dialogues, for people."""
+    turns, rewards, returns = told["turns_of_episodes"], told["rewards"], told["returns"]
+    ends = " and ".join(f"{count:,} {how}" for how, count in sorted(told["ends"].items()))
+    yield f"{told['path']}: {told['episodes']:,} dialogues, {told['turns']:,} turns of the assistant"
+    yield f"  turns of each      {turns['least']:,} to {turns['most']:,}, {turns['mean']:.1f} on average"
+    tokens = told["tokens"]
+    yield f"  tokens             {tokens['said']:,} said, {tokens['shown']:,} shown, by {told['tokens_by']}"
+    yield f"  ends               {ends}"
+    paid = f"{told['rewarded_turns']:,} turns have one"
+    yield f"  rewards            {rewards['least']:.4g} to {rewards['most']:.4g}; {paid}"
+    yield f"  returns            {returns['least']:.4g} to {returns['most']:.4g}, {returns['mean']:.4g} on average"
+    yield "  success            " + ("not told" if told["success"] is None else f"{told['success']:.1%}")
+    if returns["least"] == returns["most"]:
+        yield "  All dialogues return the same: imitation is as good as any method can get from them."
 
 
 def _draw(told: dict[str, Any], picture: Path) -> None:

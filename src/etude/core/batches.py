@@ -140,6 +140,8 @@ class TokenBatch:
         entropy: [B, T] of the distribution that each token was sampled from, where a part needs it.
         allowed: [B, T, V] True on the tokens that could have been drawn in each one's place; None: all could. What the
             policy says of the batch is said of these alone.
+        tilts: [B, T, V] what was added to the policy's logits before each token was drawn; None: nothing was. What the
+            policy says of the batch is said with it.
         voices: [B, T] which of a policy's voices said each action token, -1 where nobody knows; None: of no token. What
             the policy says of the batch is said of voice and token together, where the voice is known.
         hidden, head: [B, T, H] states that predict each token, and the policy's last layer, where they were needed to
@@ -188,6 +190,7 @@ class TokenBatch:
     outcomes: Tensor | None = None
     entropy: Tensor | None = None
     allowed: Tensor | None = None
+    tilts: Tensor | None = None
     voices: Tensor | None = None
     hidden: Tensor | None = None
     row_loss: Tensor | None = None

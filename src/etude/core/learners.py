@@ -272,6 +272,12 @@ class TokenLearner(Apart, abstract=True):
     One that reads the policy's states says so with 'hidden' among its `needs`. Minibatches are of whole groups.
     """
 
+    per_token: ClassVar[bool] = False
+    """Whether its loss is a sum over tokens, each times its share of the minibatch (`batch.shares`), by a network that
+    reads rows itself and has a `policy` to cut them for: then memory decides how many rows it reads at a time."""
+    tilts: ClassVar[bool] = False
+    """Whether the policy is to be sampled from with what it says added to the logits (`tilt`)."""
+
     def objection(self, method: Method) -> str | None:
         optimizer = self.learning.optimizer
         if not isinstance(optimizer, TokenOptimizer):
@@ -282,6 +288,15 @@ class TokenLearner(Apart, abstract=True):
 
     def build(self, width: int) -> nn.Module:
         """The network, for a policy whose states are [B, T, width]; random numbers as for `TokenHead`."""
+        raise NotImplementedError
+
+    def build_beside(self, policy: Any) -> nn.Module:
+        """The network beside this policy (an `etude.policies.language.LanguagePolicy`), as it begins."""
+        return self.build(policy.width)
+
+    def tilt(self, network: nn.Module) -> Any:
+        """What is added to the policy's logits where tokens are drawn (an `etude.policies.protocols.Tilt`), as the
+        network is now. Asked of learners that tilt."""
         raise NotImplementedError
 
     def loss(self, read: TokenReading) -> Tensor:

@@ -70,6 +70,7 @@ def to_batch(
         earlier=_earlier(episodes, action, device),
         step=_step(episodes, action, device),
         allowed=_allowed(episodes, action, device),
+        tilts=_tilts(episodes, action, device),
         voices=_voices(episodes, action, device),
         draw=torch.tensor([e.draw.key if e.draw else 0 for e in episodes], device=device),
         episode=torch.tensor(numbers, device=device),
@@ -116,6 +117,21 @@ def _allowed(episodes: Sequence[Episode], action: np.ndarray, device: torch.devi
         for s in episode.segments:
             end += len(s.tokens)
             if (own := s.info.get("allowed")) is not None:
+                found[row, end - len(own) : end] = own
+    return found
+
+
+def _tilts(episodes: Sequence[Episode], action: np.ndarray, device: torch.device) -> Tensor | None:
+    """[B, T, V] what was added to logits, as segments say of the last tokens (`info["tilts"]`), 0 elsewhere."""
+    told = [s.info["tilts"] for e in episodes for s in e.segments if "tilts" in s.info]
+    if not told:
+        return None
+    found = torch.zeros(*action.shape, told[0].shape[1], dtype=told[0].dtype, device=device)
+    for row, episode in enumerate(episodes):
+        end = 0
+        for s in episode.segments:
+            end += len(s.tokens)
+            if (own := s.info.get("tilts")) is not None:
                 found[row, end - len(own) : end] = own
     return found
 
@@ -178,6 +194,21 @@ def check_aligned(episode: Episode) -> None:
 def last_action(batch: TokenBatch) -> Tensor:
     """[B] index of each row's last action token."""
     return batch.action_mask.shape[1] - 1 - batch.action_mask.flip(1).int().argmax(1)
+
+
+def reaching_on(batch: TokenBatch, context: int) -> tuple[TokenBatch, Tensor]:
+    """Rows [B, T + 1] in which truncated ones have one action token more, and [B, T + 1] True on that.
+
+    What is said of a text is read where its next token would be predicted. After a full context there is no such place.
+    """
+    pad = torch.nn.functional.pad
+    goes_on = batch.truncated & (batch.lengths < context)
+    after = torch.nn.functional.one_hot(batch.lengths, batch.tokens.shape[1] + 1).bool() & goes_on[:, None]
+    tokens, real, action = (pad(x, (0, 1)) for x in (batch.tokens, batch.attention_mask, batch.action_mask))
+    longer = batch.replace(
+        tokens=tokens, attention_mask=real | after, action_mask=action | after, allowed=None, tilts=None
+    )  # fmt: skip
+    return longer, after
 
 
 def concatenate(batches: Sequence[TokenBatch]) -> TokenBatch:

@@ -73,7 +73,7 @@ class Groups(TokenExperience):
         limit = self.max_tokens or context.max_tokens
         return Sampling(
             self.temperature, self.top_p, self.top_k, limit, tuple(context.task.stop), "entropy" in context.record,
-            "hidden" in context.record,
+            "hidden" in context.record, tilt=context.tilt, tilts=context.tilt is not None,
         )  # fmt: skip
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:

@@ -105,7 +105,8 @@ def rollout(
     Args:
         view: what the policy sees of an episode; of starts inside of others it sees everything.
     """
-    play = played if context.samplers is None else context.samplers.play
+    here = context.samplers is None or sampling.tilt is not None  # what tilts is in this process
+    play = played if here else context.samplers.play
     episodes: list[Episode] = play(starts, context, sampling, view)
     return episodes
 

@@ -62,6 +62,8 @@ class Texts:
             segment.info["hidden"] = completion.hidden
         if completion.allowed is not None:
             segment.info["allowed"] = completion.allowed
+        if completion.tilts is not None:
+            segment.info["tilts"] = completion.tilts
         if completion.voices:
             segment.info["voices"] = completion.voices
         return segment

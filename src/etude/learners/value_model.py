@@ -21,6 +21,8 @@ from etude.policies.forward import predictive_states
 from etude.runtime.checkpoints import newest
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from etude.core.method import Method
     from etude.policies.language import LanguagePolicy
 
@@ -88,15 +90,9 @@ class Valued:
 
     def __init__(self, policy: LanguagePolicy, name: str = "") -> None:
         from etude.policies.language import LanguagePolicy
-        from etude.policies.loading import move
 
         named = _named(name, policy) if name else None
-        model = copy.deepcopy(policy.merged()) if named is None else named.merged()
-        model.requires_grad_(True)
-        move(model, dtype=policy.head_dtype)
-        last, first = model.get_output_embeddings(), model.get_input_embeddings()
-        if last.weight is not first.weight:
-            last.requires_grad_(False)  # nobody asks what the next token is
+        model = silent_copy(policy if named is None else named, policy.head_dtype)
         self.policy = LanguagePolicy(
             model, policy.tokenizer, share_prompts=policy.share_prompts, autocast=policy.autocast, shadow=False
         )
@@ -127,6 +123,19 @@ class Valued:
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Undo `tensors`."""
         self.policy.load_tensors(tensors)
+
+
+def silent_copy(policy: LanguagePolicy, dtype: torch.dtype) -> PreTrainedModel:
+    """A copy of a policy's model, adapters folded in, all of which is trained but its last layer: it says no tokens."""
+    from etude.policies.loading import move
+
+    model = copy.deepcopy(policy.merged())
+    model.requires_grad_(True)
+    move(model, dtype=dtype)
+    last, first = model.get_output_embeddings(), model.get_input_embeddings()
+    if last.weight is not first.weight:
+        last.requires_grad_(False)  # nobody asks what the next token is
+    return model
 
 
 def _named(name: str, policy: LanguagePolicy) -> LanguagePolicy:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from etude.core.batches import TokenBatch, TokenLogProbs
-from etude.core.learners import TokenLearner, TokenReading
+from etude.core.learners import TokenHead, TokenLearner, TokenReading
 from etude.core.method import Method
 from etude.core.optimizer_slots import TokenOptimizer
 from etude.core.part import Need
@@ -23,6 +23,7 @@ from etude.loops.trainer import Reader, Trainer
 from etude.optimizers.model import ModelStepper
 from etude.optimizers.population import Metrics
 from etude.policies.language import LanguagePolicy
+from etude.policies.micro_batches import micro_batches
 from etude.runtime.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class TokenLearners:
         for name, part in parts.items():
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(stream.split(name).key)
-                self.networks[name] = part.build(policy.width).to(policy.device, policy.head_dtype)
+                made = part.build(policy.width) if isinstance(part, TokenHead) else part.build_beside(policy)
+                self.networks[name] = made.to(policy.device, policy.head_dtype)
         self.heads = {name: self.networks[name] for name, part in parts.items() if part.joint}
         self.trainers = {k: TokenTrainer(p, k, self.networks[k]) for k, p in parts.items() if not p.joint}
         self.targets = {k: t.target for k, t in self.trainers.items() if t.target is not None}
@@ -98,18 +100,23 @@ class TokenLearners:
         for name, trainer in self.trainers.items():
             batch.offers.update(trainer.part.offers(self.read(name, batch)))
 
+    def tilt(self) -> Any:
+        """What the policy's logits are tilted by where it is sampled from; None: by nothing."""
+        tilting = [name for name, trainer in self.trainers.items() if trainer.part.tilts]
+        return self.trainers[tilting[0]].part.tilt(self.networks[tilting[0]]) if tilting else None
+
     def run(self, batch: TokenBatch, number: int, order: str, stream: Stream, budget: int) -> dict[str, float]:
         """Let those learn from credited rows that are due 'before' or 'after' the policy's update.
 
         Args:
-            budget: padded tokens of a micro-batch, for the critic.
+            budget: padded tokens of a micro-batch, for those that read rows by a model of their own.
         """
         found: Metrics = {}
         if self.critic is not None and self.critic.part.learning.order == order:
             found |= self.critic.learn(batch, number, stream, budget)
         for trainer in self.trainers.values() if self.ranks.rank == 0 else ():
             if trainer.part.learning.order == order:
-                found |= trainer.learn(self, batch, number, stream)
+                found |= trainer.learn(self, batch, number, stream, budget)
         return {k: float(v) for k, v in found.items()}
 
     # Checkpoints
@@ -140,16 +147,20 @@ class TokenTrainer(Trainer):
     def __init__(self, part: TokenLearner, name: str, network: nn.Module) -> None:
         assert isinstance(part.learning.optimizer, TokenOptimizer)
         self.network = network
-        super().__init__(part, name, network, ModelStepper(part.learning.optimizer, network.parameters()))
+        trained = [p for p in network.parameters() if p.requires_grad]
+        super().__init__(part, name, network, ModelStepper(part.learning.optimizer, trained))
 
-    def learn(self, learners: TokenLearners, batch: TokenBatch, number: int, stream: Stream) -> Metrics:
+    def learn(
+        self, learners: TokenLearners, batch: TokenBatch, number: int, stream: Stream, budget: int
+    ) -> Metrics:  # fmt: skip
         """Learn from rows, if it is time; returns means over the last epoch, [1] each."""
         self.stepper.begin(number, f"{number} of {self.name}")
         rate = self.part.learning.optimizer.rate(number, learners.steps)
 
         def lessons(epoch: int) -> Iterator[Lesson]:
             for rows in self._pieces(batch, stream.split(self.name, epoch)):
-                yield Lesson(self, learners, rows)
+                kind = TokenLesson if self.part.per_token else Lesson
+                yield kind(self, learners, rows, budget)
 
         return self.run(number, rate, lessons)
 
@@ -176,13 +187,18 @@ class TokenTrainer(Trainer):
 
 
 class Lesson:
-    """One minibatch of a learner of tokens, as what takes its steps sees it (`optimizers/model.py`)."""
+    """One minibatch of a learner of tokens, as what takes its steps sees it (`optimizers/model.py`).
 
-    def __init__(self, trainer: TokenTrainer, learners: TokenLearners, batch: TokenBatch) -> None:
-        self.trainer, self.learners, self.batch = trainer, learners, batch
+    Args:
+        budget: padded tokens of a micro-batch, where it is cut into some.
+    """
 
-    def read(self) -> TokenReading:
-        return self.learners.read(self.trainer.name, self.batch)
+    def __init__(self, trainer: TokenTrainer, learners: TokenLearners, batch: TokenBatch, budget: int) -> None:
+        self.trainer, self.learners, self.batch, self.budget = trainer, learners, batch, budget
+
+    def read(self, batch: TokenBatch | None = None) -> TokenReading:
+        """The minibatch, or some rows of it, as the learner reads them."""
+        return self.learners.read(self.trainer.name, self.batch if batch is None else batch)
 
     def gradient(self) -> Metrics:
         loss, parameters = self.trainer.part.loss(self.read()), self.trainer.stepper.parameters
@@ -193,6 +209,20 @@ class Lesson:
 
     def halves(self) -> None:
         return None
+
+
+class TokenLesson(Lesson):
+    """A minibatch whose loss is a mean over its action tokens, added up micro-batch by micro-batch."""
+
+    def gradient(self) -> Metrics:
+        mask, network = self.batch.action_mask, self.trainer.network
+        shares = mask.to(self.batch.rewards.dtype) * self.batch.weights[:, None]
+        whole, total = self.batch.replace(shares=shares / shares.sum().clamp(min=1e-12)), 0.0
+        for piece in micro_batches(network.policy, whole, self.budget):  # type: ignore[arg-type]  # of all `per_token`
+            loss = self.trainer.part.loss(self.read(whole.rows(piece, trim=True)))
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+        return {"loss": torch.tensor([total], dtype=torch.float64)}
 
 
 def own_needs(method: Method) -> frozenset[Need]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.learners import ValueNetwork
+from etude.core.rows import reaching_on
 from etude.loops.lockstep import in_step, lightest
 from etude.loops.together import whole
 from etude.policies.language import LanguagePolicy
@@ -37,12 +38,7 @@ def values_all(
     V of a text is read where its next token would be predicted, so truncated rows get one token more; after a full
     context it is 0.
     """
-    goes_on = batch.truncated & (batch.lengths < policy.context)
-    after = torch.nn.functional.one_hot(batch.lengths, batch.tokens.shape[1] + 1).bool() & goes_on[:, None]
-    tokens, real, action = (
-        torch.nn.functional.pad(x, (0, 1)) for x in (batch.tokens, batch.attention_mask, batch.action_mask)
-    )
-    longer = batch.replace(tokens=tokens, attention_mask=real | after, action_mask=action | after, allowed=None)
+    longer, after = reaching_on(batch, policy.context)
     if critic is None:
         values = evaluate_all(policy, longer, {"values"}, budget).values
     else:

@@ -210,8 +210,10 @@ class Conversation:
         lengths = [len(asked[i].tokens) for i in order]
         leaving = last and self._decoder.size == len(asked)
         within, room = sampling.within, sampling.max_tokens
-        reader = None if within is None else within.begin([row.tokens for row in asked], room)
-        rows = Decoding(self.policy, sampling, self._decoder, hidden, logits, order, lengths, leaving, reader)
+        held = [row.tokens for row in asked]
+        reader = None if within is None else within.begin(held, room)
+        tilt = None if sampling.tilt is None else sampling.tilt.begin(held, room)
+        rows = Decoding(self.policy, sampling, self._decoder, hidden, logits, order, lengths, leaving, reader, tilt)
         said = decode(rows, draws, begun)
         if leaving:
             self._decoder = None

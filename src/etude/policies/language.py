@@ -195,7 +195,7 @@ class LanguagePolicy:
     @torch.no_grad()
     def reference_logp(self, batch: TokenBatch) -> Tensor:
         """[B, T] log-probabilities under the reference policy, which may say whatever it wants."""
-        free = batch.replace(allowed=None)
+        free = batch.replace(allowed=None, tilts=None)
         if adapted(self.model):
             with self.model.disable_adapter():
                 return self._evaluate(self.model, free, frozenset()).logp

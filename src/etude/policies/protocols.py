@@ -93,6 +93,26 @@ class Reader(Protocol):
         ...
 
 
+class Tilt(Protocol):
+    """What is added to a policy's logits where tokens are drawn."""
+
+    def begin(self, rows: Sequence[Sequence[int]], room: int) -> TiltReader:
+        """Read rows before anything is drawn behind them, at most `room` tokens behind each."""
+        ...
+
+
+class TiltReader(Protocol):
+    """What reads along while rows are sampled, and says how the logits change; rows are named as for `Reader`."""
+
+    def tilts(self, rows: np.ndarray) -> Tensor:
+        """[N, V] what is added to the logits of the tokens that may come next in these rows."""
+        ...
+
+    def said(self, rows: np.ndarray, tokens: Tensor) -> None:
+        """These rows go on with these tokens [N]."""
+        ...
+
+
 class Decoder(Protocol):
     """Rows and what attention needs of their tokens. Those that do not rest are the N that are fed."""
 

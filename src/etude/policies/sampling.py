@@ -17,12 +17,13 @@ from torch import Tensor
 from etude.core.draws import Draw, uniforms
 from etude.core.episodes import StopReason
 from etude.core.layout import sent
+from etude.policies.scoring import tilted
 from etude.policies.shared import RECORDED
 from etude.policies.stopping import END, Stopper
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
-    from etude.policies.protocols import Decoder, Reader, Within
+    from etude.policies.protocols import Decoder, Reader, Tilt, TiltReader, Within
 
 COMPACT_BELOW, RARELY_BELOW, FEW = 0.75, 0.5, 32
 """Fraction of rows still going at which finished ones are cut out of the cache: copying is not free. Where steps are
@@ -44,7 +45,9 @@ class Sampling:
     `temperature` if it is given. `entropy` and `hidden` say what else is recorded of every token: the entropy of the
     distribution that it was drawn from, and the last layer's state that the distribution was computed from.
     `whole_turns` counts what a turn was begun with among its `max_tokens`. `within` says which tokens may come next:
-    the others have no probability, and the log-probabilities of those that are drawn are recorded so.
+    the others have no probability, and the log-probabilities of those that are drawn are recorded so. `tilt` says what
+    is added to the logits, before anything divides or truncates them; log-probabilities are recorded so, and with
+    `tilts` what was added is, too.
     """
 
     temperature: float = 1.0
@@ -58,6 +61,8 @@ class Sampling:
     fork_entropy: float = 0.672
     whole_turns: bool = False
     within: Within | None = None
+    tilt: Tilt | None = None
+    tilts: bool = False
 
     @property
     def truncates_distribution(self) -> bool:
@@ -69,8 +74,9 @@ class Sampling:
 class Completion:
     """What was sampled after one prompt; lists and tensors have one entry per token, the end token included.
 
-    `hidden` [n, H], and `allowed` [n, V]: the tokens that could be drawn, where not all of them could. `voices`: which
-    of a policy's voices said each token, where it has several; `logp` is then that of voice and token together.
+    `hidden` [n, H], and `allowed` [n, V]: the tokens that could be drawn, where not all of them could; `tilts` [n, V]:
+    what was added to the logits, if it is recorded. `voices`: which of a policy's voices said each token, where it has
+    several; `logp` is then that of voice and token together.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -80,6 +86,7 @@ class Completion:
     hidden: Tensor | None = None
     allowed: Tensor | None = None
     voices: list[int] = field(default_factory=list)
+    tilts: Tensor | None = None
 
 
 def generate(
@@ -200,11 +207,13 @@ class Decoding:
         lengths: [N] tokens that they hold.
         leaving: rows that end are dropped; else they rest in the decoder.
         reader: who reads along and says which tokens may come next.
+        tilt: who reads along and says what is added to the logits.
     """
 
     def __init__(
         self, policy: LanguagePolicy, sampling: Sampling, rows: Decoder, hidden: Tensor, logits: Tensor,
         order: Sequence[int], lengths: Sequence[int], leaving: bool, reader: Reader | None = None,
+        tilt: TiltReader | None = None,
     ) -> None:  # fmt: skip
         self.policy, self.sampling, self.device = policy, sampling, policy.device
         self.model, self.decoder, self.leaving = policy.sampler(), rows, leaving
@@ -221,17 +230,27 @@ class Decoding:
         self.steps: list[tuple[np.ndarray, Tensor, Tensor, Tensor | None]] = []
         self.states: list[Tensor] = []
         self.reader, self.sets, self.voices = reader, list[Tensor](), list[Tensor]()
+        self.tilt, self.added = tilt, list[Tensor]()
         self.seen = 0
 
     def allowed_logits(self) -> Tensor:
-        """[N, V] logits of the next tokens, those that may not come at minus infinity. Asked once for each of them."""
+        """[N, V] logits of the next tokens with their tilt, those that may not come at minus infinity.
+
+        Asked once for each of them.
+        """
+        logits, going = self.logits, self._going()
+        if self.tilt is not None:
+            added = torch.zeros_like(logits[:, : self.words])
+            added[sent(going.nonzero()[0], self.device)] = self.tilt.tilts(self.rows[going]).to(added)
+            logits = tilted(logits, added, self.policy.voices)
+            if self.sampling.tilts:
+                self.added.append(added)
         if self.reader is None:
-            return self.logits
-        going = self._going()
-        allowed = torch.ones_like(self.logits[:, : self.words], dtype=torch.bool)
+            return logits
+        allowed = torch.ones_like(logits[:, : self.words], dtype=torch.bool)
         allowed[sent(going.nonzero()[0], self.device)] = self.reader.allowed(self.rows[going])
         self.sets.append(allowed)
-        return self.logits.masked_fill(~allowed.repeat(1, self.policy.voices), -torch.inf)
+        return logits.masked_fill(~allowed.repeat(1, self.policy.voices), -torch.inf)
 
     def worded(self, drawn: Tensor) -> Tensor:
         """The tokens of what was drawn; of a policy with several voices it is kept which of them said each."""
@@ -268,8 +287,9 @@ class Decoding:
         Rows that go on in a later turn rest at once: they must not take up what is drawn after their end.
         """
         going = self._going()
-        if self.reader is not None:
-            self.reader.said(self.rows[going], tokens[sent(going.nonzero()[0], self.device)])
+        for reader in (self.reader, self.tilt):
+            if reader is not None:
+                reader.said(self.rows[going], tokens[sent(going.nonzero()[0], self.device)])
         alive = int(going.sum())
         if worth_dropping(alive, len(going), self.device) or (alive < len(going) and not self.leaving):
             kept = going.nonzero()[0]
@@ -305,6 +325,8 @@ class Decoding:
             completion.allowed = allowed
         for completion, voices in zip(done, self._by_row(self.voices, order)):
             completion.voices = voices.tolist()
+        for completion, tilts in zip(done, self._by_row(self.added, order)):
+            completion.tilts = tilts
         return done
 
     def _by_row(self, kept: Sequence[Tensor], order: np.ndarray) -> Sequence[Tensor]:

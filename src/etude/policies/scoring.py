@@ -1,7 +1,8 @@
 """What a policy says of the tokens of a batch, from the states that predict them: among all tokens, or among some.
 
-Where only some tokens could be drawn (`TokenBatch.allowed`) the others have no part in it; where a policy has several
-voices (`selective.py`) a token is scored together with the voice that said it.
+Where only some tokens could be drawn (`TokenBatch.allowed`) the others have no part in it; what was added to logits
+(`TokenBatch.tilts`) is added; where a policy has several voices (`selective.py`) a token is scored together with the
+voice that said it.
 """
 
 from __future__ import annotations
@@ -57,20 +58,28 @@ class Output(NamedTuple):
         """Log-probabilities [N] of the batch's tokens at these places [N] of its flat [B T], and entropies [N]."""
         targets = batch.tokens.flatten()[places]
         allowed = None if batch.allowed is None else batch.allowed.flatten(0, 1)[places]
+        tilts = None if batch.tilts is None else batch.tilts.flatten(0, 1)[places]
         if self.voices > 1:
             voices = torch.full_like(targets, -1) if batch.voices is None else batch.voices.flatten()[places]
-            logits = self.logits(hidden)
+            logits = tilted(self.logits(hidden), tilts, self.voices)
             if allowed is not None:
                 logits = logits.masked_fill(~allowed.repeat(1, self.voices), -torch.inf)
             return voiced_logprobs(logits, targets, voices, self.voices, batch.temperature, entropy)
-        if allowed is not None:
-            return allowed_logprobs(self.logits(hidden), allowed, targets, batch.temperature, entropy)
+        if allowed is not None or tilts is not None:
+            logits = tilted(self.logits(hidden), tilts)
+            free = torch.ones_like(logits, dtype=torch.bool) if allowed is None else allowed
+            return allowed_logprobs(logits, free, targets, batch.temperature, entropy)
         weight = self.layer.weight.to(hidden.dtype)
         return token_logprobs(hidden, weight, self._bias, targets, batch.temperature, self.softcap, entropy)
 
     @property
     def _bias(self) -> Tensor | None:
         return getattr(self.layer, "bias", None)
+
+
+def tilted(logits: Tensor, tilts: Tensor | None, voices: int = 1) -> Tensor:
+    """Logits [N, K V] with what is added to those of each word, [N, V], by whichever of the K voices it is said."""
+    return logits if tilts is None else logits + tilts.to(logits.dtype).repeat(1, voices)
 
 
 def scored(

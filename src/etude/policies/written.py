@@ -20,7 +20,8 @@ def written(
 
     In a conversation that is what the chat template ends a turn with, and the episode's tokens are those of the
     rendered whole; elsewhere it is the tokenizer's end token. An episode that does not fit the model's context is never
-    cut: it comes back empty, with a warning, and loops leave episodes without an action token out.
+    cut: it comes back empty, with a warning, and loops leave episodes without an action token out. It has ended unless
+    its last segment says that a limit stopped it (`info["stop"]`).
     """
     start = next((i for i, s in enumerate(segments) if s.role == "assistant"), len(segments))
     encode = _conversation if conversational(segments) else _text
@@ -29,7 +30,8 @@ def written(
         segment.tokens = tokens
         segment.action_mask = [1] * learned + [0] * (len(tokens) - learned)
         segment.behaviour_logp = [0.0] * len(tokens)
-    episode = Episode(problem, list(segments), group, written=True)
+    stop = segments[-1].info.get("stop", StopReason.TERMINATED)
+    episode = Episode(problem, list(segments), group, written=True, stop=stop)
     if (size := len(episode.tokens)) > policy.context:
         warnings.warn(
             f"Problem {problem.id!r} and its written answer have {size} tokens, more than the {policy.context} that "

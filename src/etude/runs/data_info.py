@@ -83,6 +83,25 @@ def data_info(path: Path, by: References, task: str | None = None, fields: Seque
     }  # fmt: skip
 
 
+def dialogues_info(path: Path, model: str) -> dict[str, Any]:
+    """What is in recorded dialogues, as JSON values.
+
+    Args:
+        model: by whose tokenizer tokens are counted; the token that ends each turn is one of them.
+
+    Raises: DataError, with file and line, for a line that is no dialogue.
+    """
+    from etude.experience.dialogues import counted, read_dialogues
+    from etude.policies.loading import load_tokenizer
+
+    found, tokenizer = read_dialogues(path), load_tokenizer(model)
+    tokens = {"said": 0, "shown": 0}
+    for segment in (s for d in found for s in d.segments):
+        mine, size = segment.role == "assistant", len(tokenizer.encode(segment.text, add_special_tokens=False))
+        tokens["said" if mine else "shown"] += size + mine
+    return {"path": str(path), **counted(found), "tokens": tokens, "tokens_by": model}
+
+
 def _logs(path: Path, task: str | None, fields: Sequence[str]) -> Logs:
     allow = f"task.allow={','.join(MEANT)}"
     made: Any = compose_task(task or LOGS, [f"task.data={path}", allow, *fields])

@@ -16,7 +16,7 @@ from etude.core.fields import Count, Ge, Positive, WholeNumber, check, parse
 from etude.core.method import Method
 from etude.core.part import Part, hints, part_types
 from etude.core.registry import compositions, files, get_method, not_for
-from etude.core.task import Task
+from etude.core.task import LanguageTask, Task
 from etude.core.worlds import World
 from etude.policies.adapters import NAMED, Adapter, adapter_of
 from etude.policies.engines.addresses import address_of
@@ -303,6 +303,8 @@ def compose_task(
 
 def _with_logs(task: Task, changes: Sequence[str]) -> Task:
     """Logs of what others did in the environment of a task; other fields are the environment's."""
+    if isinstance(task, LanguageTask):
+        return _with_dialogues(task, changes)
     if not isinstance(task, ControlTask):
         raise ConfigError(f"--data is for logs of steps, and {task.id} is a task of {task.world}: leave it out.")
     from etude.tasks.control.logged import LoggedTask
@@ -311,6 +313,23 @@ def _with_logs(task: Task, changes: Sequence[str]) -> Task:
     environment = compose_task(task, [c for c in changes if c not in own])
     assert isinstance(environment, ControlTask)
     return compose_task(LoggedTask(environment=environment), own)
+
+
+def _with_dialogues(task: LanguageTask, changes: Sequence[str]) -> Task:
+    """Dialogues that others had in a game; other fields than `data` and `top` are the game's."""
+    from etude.experience.dialogues import is_dialogues
+    from etude.tasks.agents._dialogues import Dialogues
+
+    own = [c for c in changes if c.removeprefix("task.").partition("=")[0] in ("data", "top")]
+    for path in (c.partition("=")[2] for c in own if c.startswith("task.data=")):
+        if Path(path).is_file() and not is_dialogues(path):
+            raise ConfigError(
+                f"--data for {task.id} takes JSON lines of dialogues with rewards ('segments'), which {path} is not; "
+                "files of problems are tasks themselves (--task)."
+            )
+    game = compose_task(task, [c for c in changes if c not in own])
+    assert isinstance(game, LanguageTask)
+    return compose_task(Dialogues(game=game), own)
 
 
 def _with_part(where: str, before: Part | None, kind: type[Part], key: str, text: str) -> Part | None:

@@ -26,9 +26,9 @@ def resolve_task(name: str) -> Task:
 
     Args:
         name: the id of a built-in task; 'reasoning-gym:NAME'; a file of JSONL, JSON, CSV, TSV or Parquet, a folder of
-            them, or a data set of the hub ('openai/gsm8k', 'hub:openai/gsm8k'); an id of EnvPool or Gymnasium
-            ('CartPole-v1'); 'module:attribute' or 'file.py:attribute' of a Task, of a Task class that needs no
-            arguments, of a gymnasium.Env class, or of a function that returns an Env.
+            them, JSONL of dialogues with rewards, or a data set of the hub ('openai/gsm8k', 'hub:openai/gsm8k'); an id
+            of EnvPool or Gymnasium ('CartPole-v1'); 'module:attribute' or 'file.py:attribute' of a Task, of a Task
+            class that needs no arguments, of a gymnasium.Env class, or of a function that returns an Env.
 
     Raises: UnknownNameError with the closest names; DataError or ConfigError for something that is no task.
     """
@@ -77,9 +77,11 @@ def _is_data(name: str) -> bool:
 
 
 def _data(name: str) -> Task:
+    from etude.experience.dialogues import is_dialogues
+    from etude.tasks.agents._dialogues import Dialogues
     from etude.tasks.language.files import DataFile
 
-    return DataFile(name)
+    return Dialogues(data=name) if is_dialogues(name) else DataFile(name)
 
 
 def _as_task(name: str, thing: object) -> Task:

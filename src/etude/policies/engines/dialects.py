@@ -185,6 +185,8 @@ def plain(sampling: Sampling) -> str | None:
     """What engines that are not etude's cannot do of a way to sample."""
     if sampling.within is not None:
         return "tokens that are allowed one by one are not asked for over HTTP"
+    if sampling.tilt is not None:
+        return "logits that are tilted token by token are not asked for over HTTP"
     if sampling.hidden:
         return "it sends no hidden states"
     if sampling.entropy:

@@ -25,7 +25,7 @@ from etude.runtime.environment import version
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
 
-PLAIN = tuple(f.name for f in dataclasses.fields(Sampling) if f.name not in ("within", "stop"))
+PLAIN = tuple(f.name for f in dataclasses.fields(Sampling) if f.name not in ("within", "tilt", "tilts", "stop"))
 """Fields of `Sampling` that travel as they are."""
 
 
@@ -58,6 +58,8 @@ class Native(VLLM):
     def lacks(self, sampling: Sampling) -> str | None:
         if sampling.within is not None:
             return "tokens that are allowed one by one are not asked for over HTTP"
+        if sampling.tilt is not None:
+            return "logits that are tilted token by token are not asked for over HTTP"
         return "it sends no hidden states" if sampling.hidden else None
 
     def complete(self, rows: Sequence[Asked], turn: Turn) -> Said:

@@ -216,7 +216,7 @@ def _sampled(loop: LanguageLoop, task: LanguageTask, options: Options, split: st
     return evaluate_split(
         loop.policy, task, split, problems=options.evaluate or EVALUATED, samples=options.evaluate_samples,
         seed=options.seed, temperature=options.evaluate_temperature, rewards=scorers(loop.method, task),
-        seats=loop.party.seats(loop.method), experience=Groups(view=view_of(loop.method, task)),
+        seats=loop.party.seats(loop.method), experience=Groups(view=view_of(loop.method, task)), tilt=loop.tilt,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from numpy.random import Generator
 
-from etude.core.episodes import Problem, Segment
+from etude.core.episodes import Problem, Segment, StopReason
 from etude.core.errors import EnvironmentFault, UnknownNameError
 from etude.core.fields import Count, Probability, WholeNumber
 from etude.core.streams import Stream
@@ -98,6 +98,8 @@ class TurnTask(LanguageTask, abstract=True):
             over = result.terminated or result.truncated
             shown = [] if result.terminated else result.segments  # a truncated one could have gone on
             segments += [Segment("assistant", text, reward=result.reward), *shown]
+        if result.truncated:
+            segments[-1].info["stop"] = StopReason.TRUNCATED
         return segments
 
 

@@ -142,9 +142,9 @@ class GentleKLPenalty(KLPenalty):
         return {"coefficient": self.coefficient}
 
     def shape_in(self, batch: TokenBatch, context: Context) -> Tensor:
-        if batch.allowed is None:
+        if batch.allowed is None and batch.tilts is None:
             return self.shape(batch)
-        free = batch.replace(allowed=None)
+        free = batch.replace(allowed=None, tilts=None)
         return self.shape(free.replace(behaviour_logp=rows_logp(CurrentPolicy(), context.policy, free)))
 
     def shape(self, batch: TokenBatch) -> Tensor:
