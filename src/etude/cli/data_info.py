@@ -29,7 +29,7 @@ def info(
     picture: Path | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
-    """What is in logs, or in dialogues with rewards: spaces, episodes, ends, returns, and how much more than imitation they can support.
+    """What is in logs, or dialogues: spaces, episodes, ends, returns, how much more than imitation they can support.
 
     TQ says how good their episodes are, from 0 (chance) to 1 (the best policy known); SACo how many different states
     and actions they hold, in parts of those that an online run saw (arXiv:2111.04714).

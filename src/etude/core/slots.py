@@ -39,8 +39,6 @@ class Context:
         record: what the sampler may note of every token on the way ('entropy', 'hidden'), since parts need it.
         samplers: who plays episodes (an `etude.experience.samplers.Samplers`); None: this process.
         seats: of several players, by name; a player that has none speaks with `policy`.
-        tilt: what is added to the policy's logits where tokens are drawn (an `etude.policies.protocols.Tilt`), as a
-            learner says it; None: nothing.
     """
 
     task: Any
@@ -52,7 +50,6 @@ class Context:
     record: frozenset[Need] = frozenset()
     samplers: Any = None
     seats: Mapping[str, Seat] = field(default_factory=dict)
-    tilt: Any = None
 
     def seat(self, player: str) -> Seat:
         """Where a player sits."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +84,6 @@ def evaluate_split(
     temperature: float | None = None,
     rewards: Sequence[Reward | TokenReward] = (),
     seats: Mapping[str, Seat] | None = None,
-    tilt: Any = None,
 ) -> Evaluation:
     """Sample `samples` episodes for each of the first `problems` problems of a split.
 
@@ -97,7 +96,6 @@ def evaluate_split(
         rewards: parts that score in place of the task's own environment. What is correct the task says all the same;
             where only rewards can tell, problems that none of them applies to are left out.
         seats: of players, with the models that they speak with; a game counts once, as its first player saw it.
-        tilt: what is added to the policy's logits where tokens are drawn, as in `Context`.
 
     Raises: RewardError if that leaves no problem.
     """
@@ -105,14 +103,14 @@ def evaluate_split(
     chosen = [pool[i] for i in range(min(problems, len(pool)))]
     return evaluate_problems(
         policy, task, chosen, split, samples=samples, seed=seed, experience=experience, temperature=temperature,
-        rewards=rewards, seats=seats, tilt=tilt,
+        rewards=rewards, seats=seats,
     )  # fmt: skip
 
 
 def evaluate_problems(
     policy: LanguagePolicy, task: LanguageTask, chosen: Sequence[Problem], split: str, *, samples: int = 8,
     seed: int = 0, experience: Groups | None = None, temperature: float | None = None,
-    rewards: Sequence[Reward | TokenReward] = (), seats: Mapping[str, Seat] | None = None, tilt: Any = None,
+    rewards: Sequence[Reward | TokenReward] = (), seats: Mapping[str, Seat] | None = None,
 ) -> Evaluation:  # fmt: skip
     """As `evaluate_split`, of these problems; a problem's id says which random numbers it is sampled with."""
     from etude.core.rows import to_batch
@@ -123,8 +121,7 @@ def evaluate_problems(
     how, greedy = experience or Groups(), temperature == 0
     samples = 1 if greedy else samples
     stream = Stream(seed).split("evaluation", split)
-    limit = how.max_tokens or task.max_tokens
-    context = Context(task, policy, stream, max_tokens=limit, seats=seats or {}, tilt=tilt)
+    context = Context(task, policy, stream, max_tokens=how.max_tokens or task.max_tokens, seats=seats or {})
     starts = fresh(chosen, samples, stream)
     sampling = replace(how.sampling(context), tilts=False)  # nobody learns from these
     if temperature is not None:

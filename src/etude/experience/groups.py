@@ -70,10 +70,10 @@ class Groups(TokenExperience):
 
     def sampling(self, context: Context) -> Sampling:
         """How tokens are drawn."""
-        limit = self.max_tokens or context.max_tokens
+        limit, tilt = self.max_tokens or context.max_tokens, getattr(context.policy, "tilt", None)
         return Sampling(
             self.temperature, self.top_p, self.top_k, limit, tuple(context.task.stop), "entropy" in context.record,
-            "hidden" in context.record, tilt=context.tilt, tilts=context.tilt is not None,
+            "hidden" in context.record, tilt=tilt, tilts=tilt is not None,
         )  # fmt: skip
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:

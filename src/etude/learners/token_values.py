@@ -1,15 +1,15 @@
 """Values of every token that can be said, and of where: what offline methods learn from dialogues with rewards.
 
-Q(s, a) is a number for each word a of the vocabulary behind the text s, V(s) one for the text. Both are heads on a model
-of their own, which begins as a copy of the policy's and learns with them; its slow copy has all of it. Only what the
-policy says is learned from (action tokens); observations between are read, and are no steps.
+Q(s, a) is a number for each word a of the vocabulary behind the text s, V(s) one for the text. Both are heads on a
+model of their own, which begins as a copy of the policy's and learns with them; its slow copy has all of it. Only what
+the policy says is learned from (action tokens); observations between are read, and are no steps.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -128,7 +128,7 @@ def following(values: Tensor, rows: Tensor) -> Tensor:
 
 
 class TokenValues(TokenLearner, abstract=True):
-    """A learner of token values, by which the policy is tilted where it is sampled from: pi(a) exp(beta A(s, a)) / Z."""
+    """A learner of token values, by which a policy is tilted where it is sampled from: pi(a) exp(beta A(s, a)) / Z."""
 
     per_token: ClassVar[bool] = True
     tilts: ClassVar[bool] = True
@@ -162,9 +162,10 @@ class TokenValues(TokenLearner, abstract=True):
 
 
 class ImplicitTokenQ(TokenValues):
-    """Two Q and a V of tokens by implicit Q-learning (ILQL, arXiv:2206.11871): no action but the data's is asked about.
+    """Two Q and a V of tokens by implicit Q-learning (ILQL, arXiv:2206.11871): only the data's actions are asked about.
 
-        loss = mean_t sum_i 1/2 (r + gamma V(s') - Q_i(s, a))^2 + 1/2 |tau - 1(u < 0)| u^2 + cql sum_i -log softmax(Q_i)(a)
+        loss = mean_t [ sum_i 1/2 (r + gamma V(s') - Q_i(s, a))^2 + 1/2 |tau - 1(u < 0)| u^2
+                        - cql sum_i log softmax(Q_i)(a) ]
 
     with u = min_i Q'_i(s, a) - V(s) and Q' the slow copy; s' is where the next action token is said, whatever was
     observed between; V(s') is 0 where the dialogue ended, and that of the whole text where a limit truncated it.

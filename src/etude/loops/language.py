@@ -12,6 +12,7 @@ from etude.core import stages
 from etude.core.complete import complete_token
 from etude.core.episodes import FIRST, Problem
 from etude.core.errors import ConfigError
+from etude.core.learners import TokenLearner
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.part import Need
@@ -89,11 +90,13 @@ class LanguageLoop:
             self._begin_others(self.models[name].updater)
         self.gatherer = Gatherer(task, policy, pool, self._limit(self.method), self.dropped)
         bound = self.method.bound if bound is None else bound
-        if bound and any(part.tilts for m in self._methods() for part in m.learners if not part.joint):
-            raise ConfigError(
-                f"{self.method.id} is sampled from with what a learner says, and samplers that are {bound} steps ahead "
-                "do not have it: leave out --bound."
-            )
+        if any(part.tilts for m in self._methods() for part in m.learners if isinstance(part, TokenLearner)):
+            if bound:
+                raise ConfigError(
+                    f"{self.method.id} is sampled from with what a learner says, and samplers that are {bound} steps "
+                    "ahead do not have it: leave out --bound."
+                )
+            policy.tilting = lambda: self.updater.learners.tilt()  # those of now: stages may bring others
         self.samplers = beside(task, policy) if bound and samplers is None else samplers
         self.ahead = Ahead(self.samplers, self.gatherer, bound, self) if bound and self.samplers else None
         self.differences = Differences()
@@ -218,14 +221,7 @@ class LanguageLoop:
         limit = self._limit(method)
         number = self.finished if step is None else step
         seats = self.party.seats(method)
-        return Context(
-            self.task, self.policy, stream, number, self.steps, limit, record, self.samplers, seats, self.tilt
-        )  # fmt: skip
-
-    @property
-    def tilt(self) -> Any:
-        """What the policy is tilted by where it is sampled from, as its learners say it now; None: by nothing."""
-        return self.updater.learners.tilt()
+        return Context(self.task, self.policy, stream, number, self.steps, limit, record, self.samplers, seats)
 
     def _learners(self, method: CompleteTokenMethod, policy: LanguagePolicy) -> TokenLearners:
         """The networks beside a policy, as they begin."""

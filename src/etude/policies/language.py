@@ -7,7 +7,7 @@ plain transformers loads what etude trained.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack, cast
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from etude.policies.masters import Masters
+    from etude.policies.protocols import Tilt
 
 
 class PolicyOptions(TypedDict, total=False):
@@ -82,6 +83,7 @@ class LanguagePolicy:
         self._recomputing: list[nn.Module] = []
         self._dropping = Dropping()
         self.base = str(getattr(model, "name_or_path", ""))
+        self.tilting: Callable[[], Tilt | None] | None = None  # of whose learners say what is added to its logits
         if (
             self.device.type == "cuda"
         ):  # cuDNN's kernel is compiled anew for each shape, and no two batches have the same
@@ -158,6 +160,11 @@ class LanguagePolicy:
         if not self.shadow:
             return self._causal(self.model)
         return self._copy.at((self.version, self.loads), lambda: self.refresh_sampler())
+
+    @property
+    def tilt(self) -> Tilt | None:
+        """What is added to its logits where tokens are drawn, as it is now; None: nothing."""
+        return None if self.tilting is None else self.tilting()
 
     def refresh_sampler(self) -> None:
         """Copy the trained weights into the bfloat16 sampler, and remember their fingerprint."""

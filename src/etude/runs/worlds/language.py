@@ -29,7 +29,7 @@ from etude.runs.worlds.asked import (
     released_asked,
     search_asked,
 )
-from etude.runs.worlds.seats import seats_of
+from etude.runs.worlds.seats import seats_of, tilting_of
 from etude.runs.worlds.views import view_asked
 from etude.runtime.looks import Look
 
@@ -216,7 +216,7 @@ def _sampled(loop: LanguageLoop, task: LanguageTask, options: Options, split: st
     return evaluate_split(
         loop.policy, task, split, problems=options.evaluate or EVALUATED, samples=options.evaluate_samples,
         seed=options.seed, temperature=options.evaluate_temperature, rewards=scorers(loop.method, task),
-        seats=loop.party.seats(loop.method), experience=Groups(view=view_of(loop.method, task)), tilt=loop.tilt,
+        seats=loop.party.seats(loop.method), experience=Groups(view=view_of(loop.method, task)),
     )  # fmt: skip
 
 
@@ -237,7 +237,10 @@ def _sample(split: str, episode: Episode, success: bool) -> dict[str, Any]:
 
 
 def restore(checkpoint: str, config: Mapping[str, Any], task: LanguageTask) -> LanguagePolicy:
-    """The model, from a checkpoint of a run, a model's folder, or by its name; adapters as they were trained."""
+    """The model, from a checkpoint of a run, a model's folder, or by its name; adapters as they were trained.
+
+    One that was sampled from with what a learner says is so again, where the checkpoint has the learner.
+    """
     import torch
 
     from etude.policies.language import LanguagePolicy
@@ -245,6 +248,7 @@ def restore(checkpoint: str, config: Mapping[str, Any], task: LanguageTask) -> L
     own = Path(checkpoint) / "model"
     policy = LanguagePolicy.load(str(own) if own.is_dir() else checkpoint, fold=False, bits=_bits(config))
     torch.set_num_threads(threads(policy))
+    policy.tilting = tilting_of(checkpoint, policy)
     return policy
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from etude.core.episodes import FIRST
+from etude.core.learners import TokenLearner
 from etude.core.method import Method
 from etude.core.player_slots import Seat
-from etude.runtime.checkpoints import load_json
+from etude.runtime.checkpoints import load_json, load_tensors
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
@@ -20,6 +22,23 @@ def method_of(checkpoint: str) -> Method | None:
         if file.is_file():
             return Method.from_json(load_json(file))
     return None
+
+
+def tilting_of(checkpoint: str, policy: LanguagePolicy) -> Callable[[], Any] | None:
+    """What a run's policy is tilted by where it is sampled from, as its learners were; None: by nothing.
+
+    Of what is no checkpoint of a run, as of an exported model, nobody knows the learners.
+    """
+    from etude.loops.states import below
+
+    method, file = method_of(checkpoint), Path(checkpoint) / "state.safetensors"
+    own = [] if method is None else method.slots().get("learners", ())
+    parts = [part for part in own if isinstance(part, TokenLearner) and part.tilts]
+    if not parts or not file.is_file():
+        return None
+    network = parts[0].build_beside(policy).to(policy.device, policy.head_dtype)
+    network.load_state_dict(below(load_tensors(file), f"learners.{parts[0].name}.network."))
+    return lambda: parts[0].tilt(network)
 
 
 def seats_of(checkpoint: str, policy: LanguagePolicy) -> dict[str, Seat]:
