@@ -88,6 +88,7 @@ class ValuedWords(nn.Module):
         size, words = policy.width, self.model.get_output_embeddings().weight.shape[0] // policy.voices
         self.q = nn.ModuleList(WordHead(size, width or size, words) for _ in range(critics))
         self.v = WordHead(size, width or size, 1) if states else None
+        self.to(policy.device, policy.head_dtype)
 
     def states(self, batch: TokenBatch) -> Tensor:
         """[N, H] of the text before each action token, in row-major order."""

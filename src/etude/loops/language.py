@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from etude.core import stages
 from etude.core.complete import complete_token
 from etude.core.episodes import FIRST, Problem
-from etude.core.errors import ConfigError
-from etude.core.learners import TokenLearner
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.part import Need
@@ -31,7 +29,7 @@ from etude.loops.models import Models, Trained, policies_of, restore, saved
 from etude.loops.roles import Party
 from etude.loops.states import copied, join_tensors, split_tensors, untouched
 from etude.loops.team import Team
-from etude.loops.token_learning import TokenLearners
+from etude.loops.token_learning import TokenLearners, let_tilt
 from etude.loops.update import Updater
 from etude.policies.footprint import micro_tokens as fitting
 from etude.policies.language import LanguagePolicy
@@ -90,13 +88,7 @@ class LanguageLoop:
             self._begin_others(self.models[name].updater)
         self.gatherer = Gatherer(task, policy, pool, self._limit(self.method), self.dropped)
         bound = self.method.bound if bound is None else bound
-        if any(part.tilts for m in self._methods() for part in m.learners if isinstance(part, TokenLearner)):
-            if bound:
-                raise ConfigError(
-                    f"{self.method.id} is sampled from with what a learner says, and samplers that are {bound} steps "
-                    "ahead do not have it: leave out --bound."
-                )
-            policy.tilting = lambda: self.updater.learners.tilt()  # those of now: stages may bring others
+        let_tilt(policy, self._methods(), lambda: self.updater.learners, bound)
         self.samplers = beside(task, policy) if bound and samplers is None else samplers
         self.ahead = Ahead(self.samplers, self.gatherer, bound, self) if bound and self.samplers else None
         self.differences = Differences()

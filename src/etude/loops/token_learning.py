@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.errors import ConfigError
 from etude.core.learners import TokenHead, TokenLearner, TokenReading
 from etude.core.method import Method
 from etude.core.optimizer_slots import TokenOptimizer
@@ -223,6 +224,28 @@ class TokenLesson(Lesson):
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         return {"loss": torch.tensor([total], dtype=torch.float64)}
+
+
+def let_tilt(
+    policy: LanguagePolicy, methods: Iterable[CompleteTokenMethod], learners: Callable[[], TokenLearners], bound: int
+) -> None:  # fmt: skip
+    """Let a policy be sampled from with what learners say, where a method has some that say it.
+
+    Args:
+        learners: those of now: a stage or a checkpoint may bring others.
+        bound: how many training steps samplers are ahead.
+
+    Raises: ConfigError where samplers are ahead, which do not have the learners.
+    """
+    tilting = [part for m in methods for part in m.learners if isinstance(part, TokenLearner) and part.tilts]
+    if not tilting:
+        return
+    if bound:
+        raise ConfigError(
+            f"The policy is sampled from with what {tilting[0].name} says, and samplers that are {bound} steps ahead do "
+            "not have it: leave out --bound."
+        )
+    policy.tilting = lambda: learners().tilt()
 
 
 def own_needs(method: Method) -> frozenset[Need]:

@@ -4,7 +4,7 @@ Changes SFT in three places:
 
 1. rows are dialogues of any quality with what each turn was paid, and nothing is played while they are learned from:
    `etude train ilql --task text-maze --data dialogues.jsonl`; without data, games as the task's own script plays them;
-2. beside the policy, which clones all of them (pi_beta), a model of its own learns two Q and a V of action tokens,
+2. beside the policy, which clones them all (pi_beta), a model of its own learns two Q and a V of action tokens,
 
        L_Q = sum_i 1/2 (r + gamma V(s') - Q_i(s, a))^2,     L_V = 1/2 |tau - 1(u < 0)| u^2,  u = min_i Q'_i(s, a) - V(s),
 
