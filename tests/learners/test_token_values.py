@@ -283,7 +283,7 @@ def steps_of_all() -> TokenBatch:
 @pytest.mark.slow
 @pytest.mark.parametrize("tau", [0.5, 0.99])
 def test_in_a_table_it_is_value_iteration_near_one_and_the_mean_at_a_half(tau: float) -> None:
-    part, network, batch = ImplicitTokenQ(gamma=0.9, state_error=Expectile(tau=tau)), Tables(8, 8), steps_of_all()
+    part, network, batch = ImplicitTokenQ(gamma=0.7, state_error=Expectile(tau=tau)), Tables(8, 8), steps_of_all()
     slow, optimizer = copy.deepcopy(network), torch.optim.Adam(network.parameters(), lr=0.1)
     for step in range(300):
         for group in optimizer.param_groups:
@@ -301,11 +301,11 @@ def test_in_a_table_it_is_value_iteration_near_one_and_the_mean_at_a_half(tau: f
             for there, reward in (moved(cell, a) for a in (4, 5, 6)):
                 paid[cell] += reward / 3
                 if there is not None:
-                    back[cell, there] += 0.9 / 3
+                    back[cell, there] += 0.7 / 3
         expected = torch.linalg.solve(torch.eye(CORRIDOR, dtype=torch.float64) - back, paid).tolist()
         assert found == pytest.approx(expected, abs=0.02)
     else:
-        assert found == pytest.approx(value_iteration(0.9), abs=0.15)
+        assert found == pytest.approx(value_iteration(0.7), abs=0.1)
         assert [int(network.q[0].values[c, 4:7].argmax()) for c in range(CORRIDOR)] == [1] * CORRIDOR
 
 

@@ -32,6 +32,23 @@ def trajectory_quality(mean: float, worst: float, best: float) -> float:
     return (mean - worst) / (best - worst)
 
 
+def gym_score(value: float, least: float, mean: float, most: float) -> float:
+    """LMRL Gym's score of a return: 0 at the least one, 50 at the data's mean, 100 at the highest, linear between.
+
+    Beyond its ends it goes on as it did before (arXiv:2311.18232, section 5).
+
+    Raises: ConfigError unless least < mean < most.
+
+    >>> [gym_score(g, -16.0, -12.0, 0.0) for g in (-16.0, -14.0, -12.0, -6.0, 0.0)]
+    [0.0, 25.0, 50.0, 75.0, 100.0]
+    """
+    if not least < mean < most:
+        raise ConfigError(f"The data's mean must lie between the least and the highest, got {least}, {mean}, {most}.")
+    if value <= mean:
+        return 50 * (value - least) / (mean - least)
+    return 50 + 50 * (value - mean) / (most - mean)
+
+
 def pairs(observations: NDArray[Any], actions: NDArray[Any], low: NDArray[Any], high: NDArray[Any]) -> NDArray[Any]:
     """[u, D + A] the unique pairs of what was seen [N, D] and done [N, A], every dimension cut into a hundred parts.
 

@@ -242,8 +242,8 @@ def let_tilt(
         return
     if bound:
         raise ConfigError(
-            f"The policy is sampled from with what {tilting[0].name} says, and samplers that are {bound} steps ahead do "
-            "not have it: leave out --bound."
+            f"The policy is sampled from with what {tilting[0].name} says, and samplers that are {bound} steps ahead "
+            "do not have it: leave out --bound."
         )
     policy.tilting = lambda: learners().tilt()
 

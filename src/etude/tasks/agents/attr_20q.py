@@ -22,7 +22,7 @@ from itertools import combinations
 from string import ascii_lowercase, ascii_uppercase
 from typing import Annotated, Any, ClassVar
 
-from etude.core.episodes import Problem, Segment
+from etude.core.episodes import Problem, Segment, StopReason
 from etude.core.errors import ConfigError, EnvironmentFault, UnknownNameError
 from etude.core.fields import Count, Interval, NonNegative, Probability, WholeNumber
 from etude.core.streams import Stream
@@ -191,6 +191,8 @@ def scripted_episode(
         answer = result.segments[0].text.strip()
         possible = [name for name in possible if _agrees(task.table, name, text, answer)]
         over = result.terminated or result.truncated
+    if result.truncated:
+        segments[-1].info["stop"] = StopReason.TRUNCATED
     return segments
 
 
