@@ -9,20 +9,21 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from etude.core.batches import TokenBatch
-from etude.core.episodes import Episode, Problem, Segment, StopReason
+from etude.core.episodes import Episode, StopReason
 from etude.core.errors import ConfigError
 from etude.core.learners import Learning, Target
 from etude.core.registry import get_method
 from etude.core.rows import to_batch
 from etude.learners.heads import CrossEntropy
-from etude.learners.token_values import ImplicitTokenQ, ReturnTokenQ, TokenValues, ValuedWords, earned
+from etude.learners.token_values import ImplicitTokenQ, ReturnTokenQ, ValuedWords, earned
 from etude.learners.value import Expectile
-from etude.loops.token_learning import Rows, TokenLesson, TokenTrainer
+from etude.loops.token_learning import TokenLesson, TokenTrainer
 from etude.optimizers.adam import AdamW
 from language_toys import random_episodes, random_policy
+from value_tables import Tables, game, played, shared, told
 
 CPU = torch.device("cpu")
 
@@ -34,10 +35,6 @@ def rows_of(episodes: Sequence[Episode], seed: int = 0) -> TokenBatch:
     return shared(batch.replace(rewards=rewards * batch.attention_mask, weights=batch.weights.double()))
 
 
-def shared(batch: TokenBatch) -> TokenBatch:
-    return batch.replace(shares=batch.action_mask.double() / batch.action_mask.sum())
-
-
 def drawn(network: ValuedWords, seed: int) -> ValuedWords:
     """The network with random heads."""
     random = torch.Generator().manual_seed(seed)
@@ -46,12 +43,6 @@ def drawn(network: ValuedWords, seed: int) -> ValuedWords:
             if not name.startswith("model."):
                 p.copy_(torch.randn(p.shape, generator=random, dtype=torch.float64) * 0.3)
     return network
-
-
-def told(part: TokenValues, batch: TokenBatch, network: nn.Module, slow: nn.Module | None = None) -> Any:
-    """What the part reads."""
-    name = part.name
-    return Rows({name: network}, {} if slow is None else {name: slow}, name, batch)
 
 
 def by_hand(head: Any, state: Tensor) -> Tensor:
@@ -171,62 +162,6 @@ def test_half_is_the_quarter_of_the_square_and_more_leans_to_what_is_better() ->
 
 
 # Tables: the state is the token before an action, every action one token
-
-
-class TableHead(nn.Module):
-    """A number for each of some words in each state."""
-
-    def __init__(self, values: Tensor) -> None:
-        super().__init__()
-        self.values = nn.Parameter(values.clone())
-
-    def forward(self, states: Tensor) -> Tensor:
-        return self.values[states]
-
-    def of(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        said = self.values[states]
-        right = said.gather(1, tokens[:, None])[:, 0]
-        return right, said.logsumexp(1) - right
-
-
-class Tables(ValuedWords):
-    """Values of the token before."""
-
-    def __init__(self, states: int, words: int, seed: int = 0) -> None:
-        nn.Module.__init__(self)
-        random = torch.Generator().manual_seed(seed)
-
-        def table(width: int) -> TableHead:
-            return TableHead(torch.randn(states, width, generator=random, dtype=torch.float64))
-
-        self.q, self.v = nn.ModuleList([table(words), table(words)]), table(1)
-        self.policy: Any = SimpleNamespace(context=64)
-
-    def states(self, batch: TokenBatch) -> Tensor:
-        return batch.tokens[:, :-1][batch.action_mask[:, 1:]]
-
-
-def game(steps: Sequence[tuple[int, int, float]], truncated_at: int | None = None, between: int = 0) -> Episode:
-    """State, action, reward, and so on; `between` other tokens before each state."""
-    segments = []
-    for state, action, reward in steps:
-        segments.append(Segment("user", "", [9] * between + [state], [0] * (between + 1), [0.0] * (between + 1)))
-        segments.append(Segment("assistant", "", [action], [1], [0.0], reward=reward))
-    if truncated_at is not None:
-        segments.append(Segment("user", "", [truncated_at], [0], [0.0]))
-    stop = StopReason.TERMINATED if truncated_at is None else StopReason.TRUNCATED
-    return Episode(Problem("p", "?"), segments, stop=stop)
-
-
-def played(episodes: Sequence[Episode]) -> TokenBatch:
-    batch = to_batch(episodes, 0, 1.0, CPU)
-    paid = torch.zeros(batch.tokens.shape, dtype=torch.float64)
-    for row, episode in enumerate(episodes):
-        place = 0
-        for s in episode.segments:
-            place += len(s.tokens)
-            paid[row, place - 1] += s.reward
-    return shared(batch.replace(rewards=paid))
 
 
 def test_observations_between_turns_change_no_loss() -> None:

@@ -1,7 +1,7 @@
 """The claim of lmrl-gym: four ways to learn from recorded games, by normalised score, in mazes and a guessing game.
 
-"maze" and "wordle" hold ILQL against cloning the best tenth; "filtered against all" that against cloning all. "less what
-walls gain" is how much more ILQL gains on the best tenth in the maze that is seen, against how much in the other.
+"maze" and "wordle" hold ILQL against cloning the best tenth; "filtered against all" that against cloning all. "less
+what walls gain" is how much more ILQL gains on the best tenth in the maze that is seen, against how much in the other.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Changes SFT in three places:
    `etude train ilql --task text-maze --data dialogues.jsonl`; without data, games as the task's own script plays them;
 2. beside the policy, which clones them all, a model of its own learns two Q and a V of action tokens,
 
-       L_Q = sum_i 1/2 (r + gamma V(s') - Q_i(s, a))^2,     L_V = 1/2 |tau - 1(u < 0)| u^2,  u = min_i Q'_i(s, a) - V(s),
+       L_Q = sum_i 1/2 (r + gamma V(s') - Q_i(s, a))^2,   L_V = 1/2 |tau - 1(u < 0)| u^2,   u = min_i Q'_i(s, a) - V(s)
 
    with Q' a slow copy, s' the place of the next action token, and cql times the cross-entropy of the Q's as logits at
    the data's tokens (`ImplicitTokenQ`);

@@ -9,7 +9,7 @@ policy tilted by 16 instead of 8. What the paper builds is here
    chess, cities, a car dealer) is not made here;
 3. four that learn from dialogues alone: cloning (`sft`), that of the best tenth (`sft --set task.top=0.1`),
    `mc-returns`, `ilql`; and those that play: `ppo`;
-4. a score, piecewise linear: 0 at the least return, 50 at the mean return of the data, 100 at the highest (`gym_score`).
+4. a score, piecewise linear: 0 at the least return, 50 at the data's mean return, 100 at the highest (`gym_score`).
 
 Rewards here are 1 where the game is won and -cost for every other turn; the paper's are 0 and -1. Returns of games that
 are played out differ by 1, so scores do not.
