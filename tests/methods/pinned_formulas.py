@@ -933,6 +933,7 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "sasr": (plain, rlvr.sasr),
     "self-prm": (plain, grpo),
     "sft": (worlds.demonstrations, sft),
+    **dict.fromkeys(("ilql", "lmrl-gym", "mc-returns"), (worlds.demonstrations, sft)),  # of the policy, which clones
     "simpo": (worlds.pairs, simpo),
     "sparkle": (worlds.cooled, rlvr.sparkle),
     "spo": (worlds.forked, rlvr.spo),

@@ -29,6 +29,18 @@ TWO_CRITICS: Settings = {
     "stages": ("interleaved",), "stages.0.turn": "guide-finishes", "stages.0.turn.mixing": None,
 }  # fmt: skip
 SHOWN: Settings = {**ONCE, "experience": "demonstrations", "optimizer.clip_norm": 1.0}
+DIALOGUES: Settings = {
+    **SHOWN, "problems": 64, "optimizer.schedule": "constant", "rewards": ("task-reward",), "advantages": None,
+    "critic": None, "reference": None, "objective": "log-likelihood", "learners.0.gamma": 0.99,
+    "learners.0.width": None, "learners.0.error": "squared", "learners.0.learning.optimizer.lr": 1e-3,
+    "learners.0.learning.epochs": 1, "learners.0.learning.minibatches": 1, "learners.0.learning.every": 1,
+    "learners.0.learning.warmup": 0, "learners.0.learning.order": "after",
+}  # fmt: skip
+"""Dialogues with rewards are cloned, and a learner beside the policy values their tokens."""
+IMPLICIT: Settings = {
+    "learners": ("implicit-token-q",), "learners.0.state_error": "expectile", "learners.0.state_error.tau": 0.95,
+    "learners.0.learning.target.rate": 0.005, "learners.0.learning.target.every": 1,
+}  # fmt: skip
 PAIRS: Settings = {**ONCE, "experience": "pairs", "problems": 32}
 PLAIN: Settings = {**SAMPLED, **ONCE, "reference": None, "critic": None}
 ADAM_IN_CONTROL: Settings = {
@@ -837,6 +849,17 @@ SETTINGS: dict[str, Settings] = {
     },
     "self-prm": {**PLAIN, "problems": 16},
     "sft": {**SHOWN, "problems": 64, "optimizer.schedule": "constant"},
+    "ilql": {**DIALOGUES, **IMPLICIT, "learners.0.cql": 0.01, "learners.0.beta": 8.0},
+    "lmrl-gym": {**DIALOGUES, **IMPLICIT, "learners.0.cql": 0.0, "learners.0.beta": 16.0},
+    "mc-returns": {
+        **DIALOGUES, "learners": ("return-token-q",), "learners.0.cql": 0.01, "learners.0.beta": 8.0,
+        "learners.0.learning.target": None,
+    },
+    "imagined-conversations": {
+        "runs": ("imagine", "train"), "runs.0.problems": 200, "runs.0.each": 40, "runs.0.drafts": 4,
+        "runs.0.reflection": True, "runs.0.hurry": 0.3, "runs.0.sense": 0.6, "runs.0.errors": 0.15,
+        "runs.1.method": "ilql", "runs.1.steps": 150, "runs.1.set": ("task.data={imagined}",),
+    },
     "simpo": {**PAIRS, "reference": None},
     "sparkle": {
         **SAMPLED, **ONCE, "experience": "scaffolded-groups", "experience.size": 32, "experience.temperature": 0.6,
