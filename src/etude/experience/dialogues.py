@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from etude.core.episodes import Role, Segment, StopReason
 from etude.core.errors import DataError, nearest
@@ -167,7 +167,7 @@ def _segment(values: Any, place: int) -> Segment:
         raise ValueError(f"the reward of {where} must be a finite number, got {reward!r}.")
     if reward and role != "assistant":
         raise ValueError(f"{where} is the {role}'s and has a reward: put it at the assistant's turn that earned it.")
-    return Segment(role, text, reward=float(reward))
+    return Segment(cast(Role, role), text, reward=float(reward))
 
 
 def _known(values: Mapping[str, Any], names: Sequence[str], what: str) -> None:
