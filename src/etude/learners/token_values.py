@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -90,15 +90,20 @@ class ValuedWords(nn.Module):
         self.v = WordHead(size, width or size, 1) if states else None
         self.to(policy.device, policy.head_dtype)
 
+    @property
+    def critics(self) -> list[WordHead]:
+        """The Q."""
+        return [cast(WordHead, head) for head in self.q]
+
     def states(self, batch: TokenBatch) -> Tensor:
         """[N, H] of the text before each action token, in row-major order."""
         own = self.policy
         hidden = predictive_states(own.backbone(self.model), own.config, batch, own.share_prompts, own.held)
-        return hidden.to(self.q[0].last.weight.dtype)
+        return hidden.to(self.policy.head_dtype)
 
     def advantages(self, states: Tensor) -> Tensor:
         """[N, V] the least of the Q of every word, less V where there is one."""
-        least = torch.stack([head(states) for head in self.q]).amin(0)
+        least = torch.stack([head(states) for head in self.critics]).amin(0)
         return least if self.v is None else least - self.v(states)
 
 
@@ -212,12 +217,12 @@ class ImplicitTokenQ(TokenValues):
         values = network.v(states)[:, 0]
         with torch.no_grad():
             there = slow.states(longer)[said]
-            least = torch.stack([head.of(there, tokens)[0] for head in slow.q]).amin(0)
+            least = torch.stack([head.of(there, tokens)[0] for head in slow.critics]).amin(0)
             rewards = earned(batch.rewards, batch.action_mask)[batch.action_mask].to(values)
             later = following(values, longer.action_mask.nonzero()[:, 0])[said]
             target = Scalar().target(rewards, torch.full_like(rewards, self.gamma), later[:, None])[:, 0]
         total = self.state_error(values[said], least) / 2
-        for head in network.q:
+        for head in network.critics:
             q, unlikely = head.of(states[said], tokens)
             total = total + self.error(q, target) / 2 + self.cql * unlikely
         return total
@@ -262,7 +267,7 @@ class ReturnTokenQ(TokenValues):
         assert isinstance(network, ValuedWords)
         mask = batch.action_mask
         returns = rewards_to_go(earned(batch.rewards, mask), mask, self.gamma)[mask]
-        q, unlikely = network.q[0].of(network.states(batch), batch.tokens[mask])
+        q, unlikely = network.critics[0].of(network.states(batch), batch.tokens[mask])
         return self.error(q, returns.to(q)) / 2 + self.cql * unlikely
 
 

@@ -221,7 +221,7 @@ class TokenLesson(Lesson):
         whole, total = self.batch.replace(shares=shares / shares.sum().clamp(min=1e-12)), 0.0
         for piece in micro_batches(network.policy, whole, self.budget):  # type: ignore[arg-type]  # of all `per_token`
             loss = self.trainer.part.loss(self.read(whole.rows(piece, trim=True)))
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += float(loss.detach())
         return {"loss": torch.tensor([total], dtype=torch.float64)}
 

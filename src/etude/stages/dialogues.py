@@ -68,5 +68,5 @@ class RecordPlay(DeriveByPolicy):
 
 def of_episode(episode: Episode, task: LanguageTask) -> Dialogue:
     """An episode that was played, as a dialogue."""
-    known = {"id": episode.problem.id, "level": episode.problem.level, "success": task.success(episode)}
-    return Dialogue(episode.segments, episode.stop.truncated, **known)
+    problem = episode.problem
+    return Dialogue(episode.segments, episode.stop.truncated, task.success(episode), problem.id, problem.level)

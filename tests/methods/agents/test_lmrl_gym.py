@@ -78,7 +78,8 @@ GOAL = (2, 2)
 CHANGES = {
     "problems": 32, "optimizer.lr": 5e-3, "learners.implicit-token-q.learning.optimizer.lr": 4e-3,
     "learners.implicit-token-q.learning.target.rate": 0.2, "learners.implicit-token-q.gamma": 0.9,
-    "learners.implicit-token-q.beta": 16.0,
+    "learners.implicit-token-q.beta": 16.0, "learners.implicit-token-q.state_error.tau": 0.8,
+    "learners.implicit-token-q.learning.optimizer.schedule": "linear",
 }  # fmt: skip
 
 
@@ -120,9 +121,9 @@ def test_a_maze_is_learned_from_who_does_anything_without_being_played(tmp_path:
     file, games = tmp_path / "games.jsonl", RecordScript(called="games").rows(to_one_goal(300), MAZE, 0)
     file.write_text("".join(json.dumps(game) + "\n" for game in games))
     loop = LanguageLoop(
-        set_values(get_method("ilql"), CHANGES), Unplayable(data=str(file), game=MAZE), words(), seed=0, steps=70
+        set_values(get_method("ilql"), CHANGES), Unplayable(data=str(file), game=MAZE), words(), seed=0, steps=60
     )  # fmt: skip
-    for _ in range(70):
+    for _ in range(60):
         loop.step()
     tilted = returned(loop.policy)
     loop.policy.tilting = None
