@@ -193,7 +193,8 @@ def composed(link: Link, task: Task) -> Composed:
     Raises: EtudeError, with its name before the sentence, for a method, a task or a field that there is not.
     """
     try:
-        own = None if NAMED.search(link.task) else compose_task(link.task or task, of("task", link.set))
+        known = [c for c in of("task", link.set) if not NAMED.search(c)]  # what a run makes is not there yet
+        own = None if NAMED.search(link.task) else compose_task(link.task or task, known)
         if not isinstance(link, Train):
             return Composed(None, own)
         name, *parts = link.method.split("+")
