@@ -22,6 +22,7 @@ from etude.experience.texts import Texts, observed
 from etude.learners.utterances import TURN, EncodedTurn
 
 if TYPE_CHECKING:
+    from etude.core.task import Task
     from etude.policies.language import LanguagePolicy
 
 TOKENS = 8192
@@ -143,6 +144,14 @@ class StoredStates(Groups):
     size: Count = 1
     states: Count = 256
     replay: TurnReplay = TurnReplay()
+
+    def lacks(self, task: Task) -> str | None:
+        if players := getattr(task, "players", ()):
+            return (
+                f"stored turns are those of one player, and {task.id!r} is played by {', '.join(players)}: take a game "
+                "for one."
+            )
+        return super().lacks(task)
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         games, policy = super().collect(problems, context), context.policy

@@ -93,8 +93,6 @@ class LanguageLoop:
         self.ahead = Ahead(self.samplers, self.gatherer, bound, self) if bound and self.samplers else None
         self.differences = Differences()
         keeps_reference = any(REFERENCES & m.needs() for m in self._methods())
-        for model in self.models.values() if keeps_reference else ():
-            model.policy.keep_reference()
         self.trainer = Trainer(self.models, keeps_reference, team)
         self.trainer.begin_reference(self.method)
 

@@ -27,12 +27,14 @@ class Trainer:
 
     Args:
         models: policies with what takes their steps, by name.
-        keeps_reference: whether the policies have references to move.
+        keeps_reference: whether the policies have references, which are what they are now.
         team: ranks that take the steps too.
     """
 
     def __init__(self, models: Models, keeps_reference: bool, team: Team | None = None) -> None:
         self.models, self.keeps_reference, self.team = models, keeps_reference, team
+        for model in models.values() if keeps_reference else ():
+            model.policy.keep_reference()
         self.marks: dict[str, tuple[int, tuple[float, ...]]] = {}
 
     def learn(

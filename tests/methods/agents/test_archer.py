@@ -400,3 +400,11 @@ def test_what_cannot_work_is_said(changes: dict[str, Any], sentence: str) -> Non
 def test_a_baseline_alone_has_nothing_to_learn() -> None:
     said = PrefixBaseline().objection(ARCHER.replace(learners=(PrefixBaseline(),)))
     assert said is not None and "add utterance-critic to learners" in said
+
+
+def test_a_game_of_several_is_refused() -> None:
+    from etude.tasks.agents.signals import signals
+
+    said = StoredStates().lacks(signals)
+    assert said is not None and "is played by sender, receiver: take a game for one" in said
+    assert StoredStates().lacks(Toy(max_tokens=4)) is None
