@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 
 PROBLEMS = 128
 """Of each task, in the table."""
-UNREAD = ("mini-swe", "mini-swe-patch")
-"""Tasks of agents that it has not read: programs have words of their own (`@code`), and starts taught by their beds."""
+UNREAD = ("endgames", "mini-swe", "mini-swe-patch", "recommend")
+"""Tasks of agents that it has not read: their starts are taught by `sft`, those of programs and chess with words of
+their own (`@code`, `@chess`)."""
 LOW, HIGH = 0.05, 0.5
 """Where pass@1 is meant to begin."""
 

@@ -41,6 +41,14 @@ class MiniGridSubgoals(ControlTask):
     that the teacher cannot teach.
 
     Shapes: observations [M, E, 156]: the direction (4), the view [3, 7, 7] and the sub-goal (5); one of 7 actions.
+
+    In the empty room of three by three the goal (8, green and open: 1, 0) is two columns and two rows away; a step
+    forward (action 2) leaves one column:
+
+    >>> import numpy as np
+    >>> room = minigrid_subgoals.replace(level="MiniGrid-Empty-5x5-v0").make([0], 1)
+    >>> room.reset()[0, 0, -5:].tolist(), room.step(np.array([[[2]]])).observations[0, 0, -5:].tolist()
+    ([2.0, 2.0, 8.0, 1.0, 0.0], [1.0, 2.0, 8.0, 1.0, 0.0])
     """
 
     id: ClassVar[str] = "minigrid-subgoals"
