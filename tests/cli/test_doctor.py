@@ -6,8 +6,10 @@ import json
 from importlib import metadata
 
 import pytest
+import torch
 from command import Cli
 
+from etude.cli.doctor import _show
 from etude.runs import doctor, speeds
 
 
@@ -45,6 +47,20 @@ def test_little_room_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "members_equal_their_own_runs", lambda: True)
     monkeypatch.setattr(speeds, "MUCH", float("inf"))
     assert doctor.examine().sentences == ["1.0 GB are free here: checkpoints may not find room."]
+
+
+@pytest.mark.slow
+def test_gpus_are_devices_and_an_apple_gpu_is_said_not_to_be_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "members_equal_their_own_runs", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: f"NVIDIA H{i}00")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    health = doctor.examine()
+    assert health.here["devices"] == ["NVIDIA H000", "NVIDIA H100", doctor.MPS] and "not used" in doctor.MPS
+    _show(health)
+    assert "NVIDIA H000, NVIDIA H100, mps (not used: it has no float64)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_float32_reaches_by_each_library_is_a_line() -> None:

@@ -52,7 +52,7 @@ RANGES = [
     (["--threads", "0"], "threads must be a whole number of at least 1 or none, got 0"),
     (["--dtype", "f32"], "dtype must be one of 'auto', 'float32', 'bfloat16', 'float64', got 'f32'"),
     (["--adapter", "loraa"], "adapter must be one of 'lora', 'rslora', 'dora', 'qlora' or none, got 'loraa'"),
-    (["--device", "gpu"], "device must be 'auto', 'cpu', 'mps', 'cuda' or 'cuda:N', got 'gpu'"),
+    (["--device", "gpu"], "device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got 'gpu'"),
     (["--set", "experience.size=1"], "set experience.size to 2 or more"),
     (["--with", "gae"], "no critic learns"),
 ]

@@ -352,6 +352,17 @@ def test_dtype_and_device_choices(saved: Path) -> None:
             choose_device("cuda")
 
 
+@pytest.mark.parametrize("gpu", [True, False])
+def test_an_apple_gpu_is_neither_taken_nor_given(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no float64: the first token that is drawn would end the run in torch's own words."""
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    assert choose_device().type == ("cuda" if gpu else "cpu")
+    for name in ("mps", "mps:0"):
+        with pytest.raises(ConfigError, match=rf"got '{name}': Apple's MPS has no float64, .*--device cpu works"):
+            choose_device(name)
+
+
 # What cannot be loaded (faults rows 19, 31, 33)
 
 

@@ -31,7 +31,7 @@ def start(
     env
         The folder of the engine's environment, as in ~/envs/vllm.
     device
-        cpu, cuda, ...; by default the accelerator if there is one (native).
+        cpu, cuda, ...; by default the GPU if there is one (native).
     dtype
         Of the weights, as the run's own --dtype: in another type log-probabilities differ.
     threads

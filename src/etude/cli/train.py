@@ -165,8 +165,8 @@ def train(
     until
         End it for now after so many of its --steps, by which its schedules go; --resume goes on.
     device
-        cpu, cuda, cuda:1, mps; by default the accelerator if there is one, in control the CPU, which plays the
-        environments either way.
+        cpu, cuda, cuda:1; by default the GPU if there is one, in control the CPU, which plays the environments either
+        way. Apple's MPS has no float64 and is not used.
     dtype
         Of the weights: float32, bfloat16 or float64; by default float32.
     autocast

@@ -278,19 +278,26 @@ def _hub_answers() -> bool:
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """The accelerator if there is one."""
+    """The GPU if there is one, or the device of this name.
+
+    Raises: ConfigError for one that is not here; for MPS, since it has no float64, in which random numbers are drawn
+    and weights and log-probabilities are compared.
+    """
     import torch
 
     if name != "auto":
+        if name.partition(":")[0] == "mps":
+            raise ConfigError(
+                f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}: Apple's MPS has no float64, in which "
+                "tokens are drawn and checks compare. --device cpu works there."
+            )
         try:
             torch.empty(0, device=name)
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             reason = str(error).strip().split("\n", 1)[0]
-            raise ConfigError(
-                f"device must be 'auto', 'cpu', 'mps', 'cuda' or 'cuda:N', got {name!r}: {reason}"
-            ) from None
+            raise ConfigError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}: {reason}") from None
         return torch.device(name)
-    return torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu")
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:

@@ -28,6 +28,8 @@ FOR = {
     "sinks": "TensorBoard, Weights & Biases, trackio",
 }
 """What each extra is for."""
+MPS = "mps (not used: it has no float64)"
+"""What is said of an Apple GPU: `policies/loading.choose_device` refuses it."""
 LITTLE = 5e9
 """Free bytes below which a run may not find room for its checkpoints."""
 
@@ -90,7 +92,7 @@ def examine(folder: Path | str = ".") -> Health:
 
     here, packages, extras = record(0), needed(), brought()
     if torch.backends.mps.is_available():
-        here["devices"].append("mps")
+        here["devices"].append(MPS)
     exact, free, speeds = members_equal_their_own_runs(), shutil.disk_usage(folder).free, measure()
     sentences = [
         f"{p.name} {p.there + ' is installed' if p.there else 'is not installed'}, and etude needs {p.wanted}: "
