@@ -108,7 +108,7 @@ critique_grpo = grpo.replace(
     minibatches=2,
     claim=Claim(
         statement="A mended attempt in each group makes it learn more than GRPO does from as many attempts.",
-        bed="language/sums-hard",
+        bed="language/compose-hard",
         baseline="grpo",
         measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
         equal=("steps",),

@@ -33,7 +33,7 @@ ghpo = grpo.replace(
     aggregation="token-mean",
     claim=Claim(
         statement="With the beginning of the answer in view where everything fails, it learns more than GRPO without.",
-        bed="language/sums-hard",
+        bed="language/compose-hard",
         baseline="grpo",
         changes={"second_look.shows.text": "{}"},
         measures=(Measure(name="area"), Measure(name="end", role="mechanism")),

@@ -47,7 +47,7 @@ relift = grpo.replace(
     claim=Claim(
         statement="With worked answers of what it fails at, in steps that take the place of others, it learns more "
         "than GRPO in as many steps.",
-        bed="language/sums-hard",
+        bed="language/compose-hard",
         baseline="grpo",
         measures=(
             Measure(name="end"),

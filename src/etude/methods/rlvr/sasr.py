@@ -89,7 +89,7 @@ sasr = grpo.replace(
     claim=Claim(
         statement="Choosing between imitation and exploration by the norm of the supervised gradient learns more than "
         "imitating for the first half of the steps after the same warm-up.",
-        bed="language/sums-hard",
+        bed="language/compose-hard",
         baseline="sasr",
         baseline_changes={"stages.1.chooser": "after-steps", "stages.1.chooser.steps": 14},
         measures=(

@@ -11,7 +11,7 @@ Changes GRPO in four places:
 This is the second stage of two. The first is GRPO on all problems with 0.001 of the KL; the second has the problems of
 which it got none of 20 completions right, and begins where it ended. In the paper each of them becomes five; here one
 of the five is drawn whenever a problem comes. Its other arms are `experience.shown=0` (hard problems alone) and SFT on
-the worked answers. Blocks are cut where steps end: `experience.separator=,` for running totals.
+the worked answers. Blocks are cut where steps end: `experience.separator=,` for running totals, `>` for chains.
 
 The paper's three axes (plans, knowledge, subproblems) are measured by `etude evaluate --axes`.
 """
@@ -132,9 +132,9 @@ sparkle = grpo.replace(
     claim=Claim(
         statement="With the first blocks of worked answers already said, problems that are hardly ever solved teach "
         "more than without.",
-        bed="language/sums-hard",
+        bed="language/compose-hard",
         baseline="sparkle",
-        changes={"problems": 16, "experience.size": 8, "experience.separator": ","},
+        changes={"problems": 16, "experience.size": 8, "experience.separator": ">"},
         baseline_changes={"problems": 16, "experience.size": 8, "experience.shown": "0"},
         measures=(Measure(name="end"), Measure(name="area", role="mechanism")),
         equal=("steps", "completions"),
