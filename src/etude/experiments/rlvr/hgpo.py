@@ -18,7 +18,7 @@ from etude.tasks.language.hybrid_sums import HybridSums
 if TYPE_CHECKING:
     from etude.loops.language import LanguageLoop
 
-TASK, STEPS = HybridSums(), 20
+TASK, STEPS = HybridSums(), 40
 WARM = 300
 """Supervised steps on worked answers before all arms, as before those of the bed `language/hybrid-sums`."""
 CHANGES = {"problems": 32, "experience.size": 4}

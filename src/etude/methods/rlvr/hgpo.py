@@ -140,7 +140,7 @@ hgpo = grpo.replace(
         statement="From a policy that knows both modes HGPO learns to choose the better one more often than methods "
         "that sample from the mode it chooses, thinks about what is hard, and gets more right per token.",
         task="hybrid-sums",
-        setting="Sums of two numbers and of four, after 300 supervised steps on answers in both modes; 20 steps of 32 "
+        setting="Sums of two numbers and of four, after 300 supervised steps on answers in both modes; 40 steps of 32 "
         "problems with 4 completions each: HGPO, GRPO, and right answers alone (rft).",
         measures=(
             Measure(name="hybrid accuracy", smallest=0.05),
