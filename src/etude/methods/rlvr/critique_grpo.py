@@ -112,6 +112,7 @@ critique_grpo = grpo.replace(
         baseline="grpo",
         measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
         equal=("steps",),
+        sweep={"optimizer.lr": (1e-4, 2e-4), "minibatches": (1, 4)},
         paper_effect="about 4.5% (Qwen2.5-7B-Base) and 5% (Qwen3-8B-Base) in pass@1 over eight tasks",
     ),
 )

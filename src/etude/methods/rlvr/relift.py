@@ -55,6 +55,7 @@ relift = grpo.replace(
             Measure(name="mean:other", role="mechanism", minimum=0.05),
         ),
         equal=("steps",),
+        sweep={"optimizer.lr": (1e-4, 2e-4), "minibatches": (1, 4)},
         paper_effect="more than 5.2 points over six benchmarks, with 13% of the demonstrations",
     ),
 )

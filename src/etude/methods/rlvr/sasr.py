@@ -98,6 +98,7 @@ sasr = grpo.replace(
             Measure(name="mean:other", role="mechanism", minimum=0.2),
         ),
         equal=("steps",),
+        sweep={"optimizer.lr": (1e-4, 2e-4), "minibatches": (1, 4)},
         paper_effect="better than supervised, reinforced and fixed mixtures (the abstract names no number)",
     ),
 )
