@@ -91,6 +91,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'etude' has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})  # what is loaded when it is used is completed in a notebook all the same
+
+
 __all__ = [
     "Callback", "Method", "Result", "Task", "check_part", "check_task", "compare", "evaluate", "export", "make_data",
     "method", "methods", "policy", "resume", "task", "tasks", "train", "tune",

@@ -210,3 +210,15 @@ def test_a_users_own_file(cli: Cli, tmp_path: Path) -> None:
 def test_what_is_no_environment_is_refused(cli: Cli, args: tuple[str, ...], sentence: str) -> None:
     answer = cli("check", *args)
     assert answer.code == 2 and sentence in answer.sentence
+
+
+@pytest.mark.slow
+def test_a_reward_of_one_completion_at_a_time_is_checked_as_a_reward(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "async def long(completion, answer):\n    return float(len(completion))\n\n\n"
+        "def bad(completion):\n    return float('nan')\n"
+    )
+    answer = cli("check", "own.py:long")
+    assert answer.code == 0 and "No faults." in answer.out, answer.sentence
+    answer = cli("check", "own.py:bad")
+    assert answer.code == 1 and "returned nan" in answer.out

@@ -231,10 +231,11 @@ def test_every_name_of_the_tables_is_a_name_here() -> None:
 
     from etude.cli.train import train
     from etude.core.part import hints, part_classes
+    from etude.policies.adapters import Adapter
 
     page = PAGE.read_text(encoding="utf-8")
     grpo, ppo = (etude.method(name, world) for name, world in (("grpo", "language"), ("ppo", "control")))
-    parts, known = part_classes(), {"adapter.rank", "network.hidden"}
+    parts, known = part_classes(), {"network.hidden", *(f"adapter.{f.name}" for f in dataclasses.fields(Adapter))}
     options = {f"--{name.strip('_').replace('_', '-')}" for name in inspect.signature(train).parameters}
     for method in (grpo, ppo, *(etude.method(name, "control") for name in ("dqn", "td3", "sac"))):
         first = next((part.name for part in method.slots().get("learners", ())), "")

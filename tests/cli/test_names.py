@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from pathlib import Path
 
 import pytest
 from command import Cli
 
+import etude
 from etude.cli.train import train
 
 OFFERS = [
@@ -180,3 +182,27 @@ def test_an_unknown_model_is_refused_at_once_without_a_network(
     assert "the hub cannot be reached" in answer.sentence
     assert len(asked) <= 1, "nothing was retried"
     assert not (tmp_path / "run").exists(), "nothing was trained, so nothing is left behind"
+
+
+def test_a_warning_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours without the line of the library that it comes from; those of others as Python shows them."""
+    from etude.cli import main
+
+    said: list[str] = []
+
+    def app(_: object) -> None:
+        for file, kind in (
+            (etude.__file__, UserWarning),
+            ("/else/where.py", UserWarning),
+            (etude.__file__, FutureWarning),
+        ):
+            said.append(warnings.formatwarning("It is inert.", kind, file, 3))
+
+    monkeypatch.setattr("etude.cli.app.app", app)
+    monkeypatch.setattr("sys.argv", ["etude"])
+    before = warnings.formatwarning
+    main()
+    assert said[0] == "etude: warning: It is inert.\n"
+    assert said[1] == "/else/where.py:3: UserWarning: It is inert.\n"
+    assert said[2].endswith("etude/__init__.py:3: FutureWarning: It is inert.\n")
+    assert warnings.formatwarning is before

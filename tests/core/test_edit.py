@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 
 import pytest
+import torch
 
 import etude
 from etude.advantages.group import BatchStd, GroupStd, LeaveOneOut
@@ -143,6 +144,18 @@ def test_refuses_in_a_sentence(grpo: etude.Method, assignment: str, sentence: st
     with pytest.raises(ConfigError) as caught:
         set_value(grpo, assignment)
     assert sentence in str(caught.value)
+
+
+def test_a_bad_value_is_named_with_the_part_that_it_is_of() -> None:
+    for part in ("policy", "critic"):
+        with pytest.raises(ConfigError, match=rf"^{part}\.network: MLP\.hidden must be a list, .*, got '-3'\.$"):
+            set_value(etude.method("ppo", world="control"), f"{part}.network.hidden=-3")
+
+
+def test_an_object_is_no_value() -> None:
+    """Of a network its class is given, not one that is made: each member has its own."""
+    with pytest.raises(ConfigError, match=r"^network is set to text, .* got an object of Linear\. Give the class of a"):
+        assignments({"network": torch.nn.Linear(2, 3)})
 
 
 def test_a_list_of_values_has_no_places() -> None:

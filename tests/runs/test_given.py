@@ -187,6 +187,13 @@ def test_a_dataset_of_hugging_face(tmp_path: Path) -> None:
     assert len(etude.task(str(folder)).problems("test")) == 2
 
 
+def test_a_pandas_frame_is_told_how_it_becomes_rows(tmp_path: Path) -> None:
+    frame = pytest.importorskip("pandas").DataFrame(ROWS)
+    with pytest.raises(DataError, match=r"of a pandas frame: frame\.to_dict\('records'\)"):
+        etude.train("grpo", frame, out=tmp_path / "run")
+    assert given.task_of(frame.to_dict("records"), tmp_path) == given.task_of(ROWS, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,12 @@ def test_the_public_surface_is_as_written_down() -> None:
     stored, now = json.loads(STORED.read_text()), json.loads(json.dumps(surface()))
     for section, content in now.items():
         assert content == stored[section], f"{section} changed; if that is wanted: python {Path(__file__).name}"
+
+
+def test_a_notebook_completes_every_public_name() -> None:
+    """Also of a new process, in which nothing has been loaded yet."""
+    code = "import etude, sys; assert {*etude.__all__} <= {*dir(etude)}; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_every_public_name_is_there() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
+from pathlib import Path
 
 
 def main() -> None:
@@ -11,6 +13,8 @@ def main() -> None:
     from etude.cli.app import app
     from etude.core.errors import EtudeError
 
+    shown = warnings.formatwarning
+    warnings.formatwarning = _sentence
     try:
         try:
             app(_without_consent(sys.argv[1:]))
@@ -25,6 +29,17 @@ def main() -> None:
     except KeyboardInterrupt:
         print("etude: Stopped by Ctrl-C.", file=sys.stderr)
         raise SystemExit(130) from None
+    finally:
+        warnings.formatwarning = shown
+
+
+def _sentence(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning of ours as its sentence alone; those of other libraries with the line that they come from."""
+    if category is UserWarning and Path(__file__).parents[1] in Path(filename).parents:
+        return f"etude: warning: {message}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def _without_consent(arguments: list[str]) -> list[str]:

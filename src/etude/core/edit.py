@@ -90,13 +90,22 @@ def assignments(changes: str | Sequence[str] | Mapping[str, Any]) -> list[str]:
     """Changes as the command line writes them: `{"task.levels": (2, 3)}` is `["task.levels=2,3"]`."""
     if isinstance(changes, str):
         return [changes]
-    return [f"{k}={_text(v)}" for k, v in changes.items()] if isinstance(changes, Mapping) else list(changes)
+    return [f"{k}={_text(k, v)}" for k, v in changes.items()] if isinstance(changes, Mapping) else list(changes)
 
 
-def _text(value: object) -> str:
+def _text(path: str, value: object) -> str:
+    """A value as text. Raises ConfigError for an object, which no file of a run could hold."""
     if isinstance(value, (tuple, list)):
         return ",".join(map(str, value)) or "none"
-    return _importable(value) if isinstance(value, type) else str(value)
+    if isinstance(value, type):
+        return _importable(value)
+    if callable(value):
+        raise ConfigError(
+            f"{path} is set to text, a number or a class, so that the run can be repeated; got an object of "
+            f"{type(value).__name__}. Give the class of a network of your own (of all members one is made), or put a "
+            "part into the method itself, by its replace()."
+        )
+    return str(value)
 
 
 def _importable(cls: type) -> str:
@@ -151,6 +160,7 @@ def _edited(value: object, hint: object, rest: list[str], text: str, where: str,
         how = _inside(value, rest[0], path) or _others(classes, rest[0], where, value)
         raise UnknownNameError(f"field of {type(value).__name__}", rest[0], fields, listed + how)
     name, deep = f"{type(value).__name__}.{rest[0]}", f"{path}.{rest[0]}".lstrip(".")
+    name = f"{path}: {name}" if "." in path else name  # an MLP is the policy's or the critic's
     inner = _edited(value.fields()[rest[0]], fields[rest[0]], rest[1:], text, name, deep)
     return value.replace(**{rest[0]: inner})
 

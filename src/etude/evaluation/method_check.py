@@ -52,4 +52,4 @@ def scores_completions(thing: object) -> bool:
         names = inspect.signature(thing).parameters
     except (TypeError, ValueError):
         return False
-    return bool({"completions", "messages", "episodes"} & {*names})
+    return bool({"completions", "messages", "episodes", "completion", "episode"} & {*names})

@@ -72,12 +72,17 @@ def train(
     Raises: EtudeError, a sentence that says what was wrong and what to do.
     """
     own = {"method": method, "task": task, "set": set, "with": with_, "reward": reward, "callbacks": callbacks}
-    told: dict[str, Any] = {k: v for k, v in own.items() if v is not None and v != ()} | options
+    told: dict[str, Any] = {k: v for k, v in own.items() if _said(v)} | options
     if config is not None:
         told = merged(config, told)
     listed = told.get("callbacks", ())
     called, told["callbacks"] = calling.made(listed), calling.names(listed)
     return _start(_of_told(told), called)
+
+
+def _said(value: object) -> bool:
+    """Whether something was given. Of a frame or an array `!= ()` would be asked by elements."""
+    return value is not None and not (isinstance(value, tuple) and not value)
 
 
 def composed_of(config: str | Path) -> Composed:
