@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 import etude
+from corridor import Corridor
 from etude.core.errors import ConfigError
 from etude.evaluation.animation import LONGEST, Frames
 from etude.experience import envpool_pictures
@@ -62,3 +63,27 @@ def test_what_ends_the_process_that_asks_for_a_picture_is_a_sentence(monkeypatch
     with pytest.raises(ConfigError, match="EnvPool had none after 0 seconds"):
         EnvironmentTask("Breakout-v5").pictured(0, "test")
     assert EnvironmentTask("CartPole-v1").pictured(0, "test") is None
+
+
+class Unlit(Corridor):
+    """A corridor that wants a screen."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.render_mode = render_mode
+
+    def render(self) -> None:
+        raise RuntimeError("an OpenGL platform library\nhas not been loaded")
+
+
+@pytest.mark.slow
+def test_what_cannot_be_drawn_here_is_a_sentence(tmp_path: Path) -> None:
+    """MuJoCo's own exception without a screen: no traceback, and what to try."""
+    options: dict[str, Any] = {"steps": 64, "seeds": 1, "evaluate": 0, "set": {"experience.steps": 8}, "quiet": True}
+    result = etude.train("ppo", Unlit, out=tmp_path / "run", **options)
+    sentence = r"draws no pictures here: RuntimeError: an OpenGL platform library has not been loaded\. .*MUJOCO_GL=egl"
+    with pytest.raises(ConfigError, match=sentence):
+        etude.evaluate(result.folder, episodes=1, video=str(tmp_path / "room.gif"))
+    assert not (tmp_path / "room.gif").exists()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from etude.core.control import ControlTask
-from etude.core.errors import ConfigError, MissingExtraError
+from etude.core.errors import ConfigError, EtudeError, MissingExtraError
 from etude.policies.control.actor import Player
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def animate(loop: Acting, task: ControlTask, path: Path, member: int = 0, seed: 
     environment = loop.method.policy.watch(environment)
     player, total = Player(loop.actor, population.size, 1), 0.0
     observations, frames = environment.reset(), Frames()
-    frames.take(render)
+    with _asked_to_draw(task):
+        frames.take(render)
     while True:
         everybody = torch.from_numpy(np.repeat(observations, population.size, 0))
         actions = player.likeliest(everybody)
@@ -48,6 +50,25 @@ def animate(loop: Acting, task: ControlTask, path: Path, member: int = 0, seed: 
     environment.close()
     _write(frames.kept, path)
     return total
+
+
+@contextmanager
+def _asked_to_draw(task: ControlTask) -> Iterator[None]:
+    """The first picture: what draws it may want a screen or a library, and says so by any exception of its own.
+
+    Raises: ConfigError.
+    """
+    try:
+        yield
+    except EtudeError:
+        raise
+    except Exception as error:
+        opengl = (
+            "Without a screen MuJoCo draws with MUJOCO_GL=egl or MUJOCO_GL=osmesa, where that is there."
+        )
+        advice = f" {opengl}" if "GL" in f"{error}" else ""
+        said = " ".join(f"{error}".split())
+        raise ConfigError(f"{task.id} draws no pictures here: {type(error).__name__}: {said}.{advice}") from error
 
 
 class Frames:
