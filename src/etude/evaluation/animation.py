@@ -63,9 +63,7 @@ def _asked_to_draw(task: ControlTask) -> Iterator[None]:
     except EtudeError:
         raise
     except Exception as error:
-        opengl = (
-            "Without a screen MuJoCo draws with MUJOCO_GL=egl or MUJOCO_GL=osmesa, where that is there."
-        )
+        opengl = "Without a screen MuJoCo draws with MUJOCO_GL=egl or MUJOCO_GL=osmesa, where that is there."
         advice = f" {opengl}" if "GL" in f"{error}" else ""
         said = " ".join(f"{error}".split())
         raise ConfigError(f"{task.id} draws no pictures here: {type(error).__name__}: {said}.{advice}") from error
