@@ -116,6 +116,13 @@ def test_a_missing_file_leaves_its_section_out(missing: str, tmp_path: Path) -> 
     assert "not finished" in text
 
 
+def test_why_a_run_ended_early_is_its_status(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, method=METHOD, metrics=[{"step": 1, "reward": 1.0}])
+    (folder / "STOPPED").write_text('{"why": "Stopped early: 30 minutes are over."}')
+    text = read(write_report(folder)).text
+    assert "Stopped early: 30 minutes are over." in text and "not finished" not in text
+
+
 def test_torn_and_foreign_lines_are_counted(tmp_path: Path) -> None:
     lines = [b'{"step": 1, "reward": 0.5}\n', b'{"step": 2, "rew', b"\n\n", b"[1, 2]\n", b"\xff\xfe{\n", b'{"step": 3}']
     (tmp_path / "metrics.jsonl").write_bytes(b"".join(lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import count
 from pathlib import Path
 
@@ -39,8 +40,10 @@ def test_a_run_ends_where_its_number_is_good_enough_and_goes_on_to_the_same_numb
     assert (done.status, done.step, done.steps) == ("stopped", first, 12)
     assert done.checkpoint.name == f"step-{first}"
     assert done.why is not None and done.why.startswith("Stopped early: loss is ")
+    assert json.loads((tmp_path / "run" / "STOPPED").read_text()) == {"why": done.why}
     again = go(tmp_path / "run", 12, None)
     assert (again.status, again.step) == ("finished", 12)
+    assert not (tmp_path / "run" / "STOPPED").exists()
     assert [row["loss"] for row in JsonLines.read(tmp_path / "run" / "metrics.jsonl")] == losses
 
 

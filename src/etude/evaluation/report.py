@@ -60,7 +60,7 @@ def write_report(folder: Path, wording: Wording = Wording()) -> Path:
         name: list(read_lines(folder / f"{name}.jsonl", torn)) for name in ("metrics", "episodes", "evaluations")
     }
     run = {name: read_object(folder / f"{name}.json") for name in ("method", "config", "environment", "evaluation")}
-    run["finished"] = read_object(folder / "FINISHED")
+    run |= {"finished": read_object(folder / "FINISHED"), "stopped": read_object(folder / "STOPPED")}
     curves = report_curves.collect(records["metrics"])
     looks = report_curves.collect_looks(records["evaluations"], records["metrics"])
     sections = [
@@ -151,7 +151,7 @@ def _header(run: Mapping[str, Any], metrics: list[dict[str, Any]], wording: Word
             ("members", len(next(iter(members.values()), ())) or None),
             (wording.budget, steps),
             ("training time", duration(seconds) if isinstance(seconds, (int, float)) else None),
-            ("status", "finished" if run["finished"] else "not finished"),
+            ("status", "finished" if run["finished"] else run["stopped"].get("why", "not finished")),
         ]),
     ])  # fmt: skip
 

@@ -5,7 +5,7 @@
 step, and sampled rollouts. `evaluations.jsonl`: a line for each time that the policy was evaluated while it was
 trained.
 `checkpoints/step-N/`: see `checkpoints.py`; there is one before the first step. `report.html` and `FINISHED`: once it
-is done. `run.lock`: held while a process works in it.
+is done. `STOPPED`: why it ended before its last step, if it was asked to. `run.lock`: held while a process works in it.
 """
 
 from __future__ import annotations
@@ -139,9 +139,14 @@ class RunFolder:
         """Mark the run as finished."""
         disk.replace_file(self.path / "FINISHED", json.dumps(result, indent=1).encode())
 
+    def stop(self, why: str) -> None:
+        """Note in a sentence why the run ends here for now."""
+        _write_json(self.path / "STOPPED", {"why": why})
+
     def reopen(self) -> None:
-        """Take the mark back, because the run goes on."""
-        disk.remove(self.path / "FINISHED")
+        """Take these marks back, because the run goes on."""
+        for mark in ("FINISHED", "STOPPED"):
+            disk.remove(self.path / mark)
 
     def refuse_if_changed(self, method_json: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> None:
         """Raise CheckpointError, naming every path that differs, if the run was started with something else.

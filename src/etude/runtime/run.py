@@ -126,6 +126,7 @@ class Run:
                         raise self._interrupted(interrupts.requested)
                     if why:
                         self._save()
+                        self.folder.stop(why)
                         return replace(self._result("stopped"), why=why)
                     report = self._step()
                     self._log(report)
