@@ -51,6 +51,17 @@ def test_a_part_that_one_run_lacks_is_one_line_and_many_runs_have_a_short_headli
     assert "<h1>3 runs</h1>" in html
 
 
+def test_a_reward_is_said_once_and_of_one_that_a_run_lacks_no_defaults(tmp_path: Path) -> None:
+    places = [run(tmp_path / name, 0.5, 1e-3) for name in "ab"]
+    own = {"part": "function", "function": "mine.py:good", "timeout": 10.0}
+    for place, rewards in zip(places, ([own], [{**own, "function": "mine.py:better"}, {"part": "length", "limit": 9}])):
+        (place / "method.json").write_text(json.dumps({"id": "grpo", "rewards": rewards}))
+        (place / "config.json").write_text(json.dumps({"task": "x", "reward": rewards[0]["function"]}))
+    html = write_comparison(places, tmp_path / "page.html").read_text()
+    assert html.count("mine.py:good") == 1 and "<td>reward</td>" not in html
+    assert "rewards.<wbr>1.<wbr>part" in html and "limit" not in html and "timeout" not in html
+
+
 @pytest.mark.parametrize(
     ("model", "world", "shown"), [("tiny", "language", True), ("tiny", "control", False), ("runs/a", "control", True)]
 )

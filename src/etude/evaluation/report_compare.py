@@ -120,7 +120,11 @@ def _differences(sides: Sequence[Side]) -> str:
     """Fields of the methods and settings that are not the same everywhere."""
     fields = [{**dict(_leaves(s.method)), **dict(_leaves(s.config))} for s in sides]
     keys = [k for k in dict.fromkeys(k for f in fields for k in f) if k.split(".")[0] not in SETTINGS]
-    slots = {k.removesuffix(".part") for k in keys if k.endswith(".part")}  # a part here, none there: one line
+    slots = {k.removesuffix(".part") for k in keys if k.endswith(".part")}
+    lacked = [f"{slot}." for slot in slots if any(f"{slot}.part" not in f for f in fields)]
+    keys = [k for k in keys if not any(k.startswith(p) and k != f"{p}part" for p in lacked)]  # one line for the part
+    if any(k.startswith("rewards.") and k.endswith(".function") for k in keys):
+        keys = [k for k in keys if k.split(".")[0] != "reward"]  # which says the same
     lines = []
     for key in keys:
         values = [plain(f[k]) if (k := _held(key, f)) in f else "" for f in fields]
