@@ -53,9 +53,14 @@ def loop_of(name: str, seeds: Sequence[int] = (3, 4), steps: int = 4, block: int
 
 
 def everything(loop: OffPolicyLoop) -> dict[str, torch.Tensor]:
-    """All tensors of a loop [P, ...], what is stored among them."""
+    """All tensors of a loop [P, ...], with what is stored, how much each row surprised, and noise that remembers."""
     store = loop.collector.store
-    return {**loop.policy_tensors(), **loop.updater.tensors(), "rows": store.grid[:, : store.size]}
+    kept = {
+        f"{part.slot}.{k}": v
+        for part in (loop.method.sampling, loop.method.exploration)
+        for k, v in (part.state if part is not None else {}).items() if isinstance(v, torch.Tensor)
+    }  # fmt: skip
+    return {**loop.policy_tensors(), **loop.updater.tensors(), **kept, "rows": store.grid[:, : store.size]}
 
 
 def train(loop: OffPolicyLoop, steps: int) -> list[dict[str, list[float]]]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from etude.core.critic_slots import Backup, Following, QHead, Reduction, Rule, TargetNoise
 from etude.core.errors import ConfigError
-from etude.core.fields import NonNegative
+from etude.core.fields import NonNegative, Positive
 from etude.core.log_slots import has_column
 from etude.core.replay_slots import Choice, ReplayReading
 from etude.objectives.reductions import Min
@@ -131,6 +131,39 @@ class Argmax(Rule):
         asked = read.outputs("next") if self.double else slow
         best = read.values(asked).argmax(-1, keepdim=True).unsqueeze(-1)
         return Following(slow.gather(-2, best.expand(*best.shape[:-1], slow.size(-1))).squeeze(-2))
+
+
+class SoftMax(Rule):
+    """A choice by chances that grow with its worth, softmax(Q' / temperature), all of them seen (arXiv:1812.00456).
+
+    By the slow copies' own word, the mean over several critics. At a temperature near 0 it is `argmax`, far above the
+    values their mean over the choices.
+
+    Shapes: outputs [P, M, N, A, K], log-probabilities [P, N], chances [P, N, A].
+
+    >>> import torch
+    >>> from types import SimpleNamespace as Rows
+    >>> said = torch.tensor([0.0, 2.0 * torch.tensor(3.0).log()]).view(1, 1, 1, 2, 1)
+    >>> read = Rows(outputs=lambda at, copy: said, values=lambda x: x.squeeze(-1))
+    >>> [round(x, 4) for x in SoftMax(temperature=2.0)(read).chances.flatten().tolist()]
+    [0.25, 0.75]
+    """
+
+    temperature: Positive = 1.0
+
+    def objection(self, method: Method) -> str | None:
+        policy, critic = method.slots()["policy"], method.slots()["critic"]
+        if policy is not None and not policy.made_of_critic:
+            return "goes by what the critic says of every choice, and the policy has its own: set rule=from-policy."
+        if critic is not None and critic.head.says != "numbers":
+            return f"takes means of values, and the critic says {critic.head.says}: set critic.head=scalar."
+        return None
+
+    def __call__(self, read: ReplayReading) -> Following:
+        outputs = read.outputs("next", copy=True)
+        logs = (read.values(outputs).mean(1) / self.temperature).log_softmax(-1)
+        chances = logs.exp()
+        return Following(outputs, (chances * logs).sum(-1), chances)
 
 
 class Taken(Rule):

@@ -85,8 +85,9 @@ class Worker:
     def advance(self, finished: int, until: int) -> dict[str, Any]:
         """Segments up to number `until`, those that no other worker took, in the training step after `finished`."""
         self.loop.finished = finished
-        block = self.loop.advance(self._numbers(until))
-        noticed = self.loop.noticed() if isinstance(self.loop, OffPolicyLoop) else {}
+        loop, numbers = self.loop, self._numbers(until)
+        block = loop.advance(numbers) if isinstance(loop, OnPolicyLoop) else loop.advance(numbers, others=True)
+        noticed = loop.noticed() if isinstance(loop, OffPolicyLoop) else {}
         return {"block": block.to_json(), "noticed": noticed, "taken": self.taken}
 
     def _numbers(self, until: int) -> Iterator[int]:

@@ -176,8 +176,12 @@ class OffPolicyLoop:
         block = self.advance(range(math.ceil(self.block / step)))
         return self.report(block, self.noticed(), time.monotonic() - begun)
 
-    def advance(self, numbers: Iterable[int]) -> Block:
-        """A step in every environment for each of these numbers, and the updates that are due."""
+    def advance(self, numbers: Iterable[int], others: bool = False) -> Block:
+        """A step in every environment for each of these numbers, and the updates that are due.
+
+        Args:
+            others: whether other workers learn on the same numbers meanwhile.
+        """
         collector, updater, block = self.collector, self.updater, Block()
         weights = {k: t.parameters.values.clone() for k, t in updater.trainers.items()}
         slow = {k: t.slow.values.clone() for k, t in updater.trainers.items() if t.target is not None}
@@ -192,7 +196,8 @@ class OffPolicyLoop:
                     block.add({f"{name}_{key}": value for key, value in measured.items()})
         norms = {k: norm for k in updater.trainers if (norm := block.sums.get(f"{k}_gradient_norm")) is not None}
         updater.check_moved(weights, norms, rates)
-        updater.check_followed(weights, slow, updates)
+        updater.check_followed(weights, slow, updates, others)
+        updater.check_stored(collector.store)
         block.ended, block.faults, block.steps = collector.ended, collector.faults, self.acted - start
         return block
 

@@ -65,7 +65,7 @@ class ReplayUpdater:
         for name, trainer in self.trainers.items():
             learning = method.trained[name].learning
             assert learning is not None
-            trainer.learning = learning
+            trainer.learning, trainer.batch = learning, None
         self._separate()
 
     def _separate(self) -> None:
@@ -215,11 +215,14 @@ class ReplayUpdater:
                     f"{int(stuck.nonzero()[0, 0])} as it was: the learning rate is too small for float32."
                 )
 
-    def check_followed(self, before: Mapping[str, Tensor], slow: Mapping[str, Tensor], updates: int) -> None:
-        """Invariant 2, of slow copies: one that was to follow moved, and is not the network itself.
+    def check_followed(
+        self, before: Mapping[str, Tensor], slow: Mapping[str, Tensor], updates: int, others: bool = False
+    ) -> None:
+        """Invariant 2, of slow copies: one that was to follow moved, and is not the network itself; others stayed.
 
         Args:
             before, slow: the networks and their slow copies as they were after so many `updates`.
+            others: whether other workers may have moved them meanwhile.
 
         Raises: InvariantError.
         """
@@ -228,17 +231,31 @@ class ReplayUpdater:
             target, fast, now = trainer.learning.target, trainer.parameters.values, trainer.slow.values
             assert target is not None
             if self.updates // target.every == updates // target.every:
-                continue
-            rate = target.rate.values[:, 0] if isinstance(target.rate, PerMember) else torch.tensor(float(target.rate))
-            rate = rate.to(now.device)
-            still = (rate > 0) & (before[name] != was).any(1) & (now == was).all(1)
-            tied = (rate < 1) & (fast != before[name]).any(1) & (now == fast).all(1)
-            for wrong, what in ((still, "did not follow it"), (tied, f"is the {name} itself, to the last bit")):
+                early = (now != was).any(1) & (not others)
+                faults = [(early, "moved, and in none of these updates it was to")]
+            else:
+                of = target.rate
+                rate = (of.values[:, 0] if isinstance(of, PerMember) else torch.tensor(float(of))).to(now.device)
+                still = (rate > 0) & (before[name] != was).any(1) & (now == was).all(1)
+                tied = (rate < 1) & (fast != before[name]).any(1) & (now == fast).all(1)
+                faults = [(still, "did not follow it"), (tied, f"is the {name} itself, to the last bit")]
+            for wrong, what in faults:
                 if bool(wrong.any()):
                     raise InvariantError(
                         f"The slow copy of the {name} of member {int(wrong.nonzero()[0, 0])} {what}, where it follows "
                         f"every {target.every} updates: targets come from the wrong network."
                     )
+
+    def check_stored(self, store: Store) -> None:
+        """Batches had rows that were stored. Raises InvariantError for one from where nothing was written yet."""
+        for name, trainer in self.trainers.items():
+            index = None if trainer.batch is None else trainer.batch.index
+            if index is not None and bool(((index < 0) | (index >= store.size)).any()):
+                raise InvariantError(
+                    f"The {name} learned from a row that is not stored yet: places {int(index.min())} to "
+                    f"{int(index.max())} were drawn, and {store.size} rows of each member are there. What draws rows "
+                    "must keep below the store's size."
+                )
 
     # Checkpoints
 

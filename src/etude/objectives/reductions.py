@@ -8,7 +8,7 @@ from torch import Tensor
 
 from etude.core.critic_slots import Reduction
 from etude.core.errors import ConfigError
-from etude.core.fields import Count
+from etude.core.fields import Count, NonNegative
 from etude.core.replay_slots import ReplayReading
 
 
@@ -77,3 +77,23 @@ class RandomMin(Reduction):
         place = read.normal("critics", values.flatten(2)[..., 0]).topk(self.of, 1).indices
         index = place.view(*place.shape, *[1] * (values.dim() - 2)).expand(-1, -1, *values.shape[2:])
         return values.gather(1, index).amin(1)
+
+
+class LowerBound(Reduction):
+    """mean - beta deviation of what M critics say, the deviation that of a whole population (arXiv:1910.12807).
+
+    Of two critics a beta of 1 is their smallest value, and 0 is the mean of any number.
+
+    Shapes: [P, M, N] -> [P, N].
+
+    >>> import torch
+    >>> [LowerBound(beta=b)(torch.tensor([[[1.0], [5.0]]]), None).item() for b in (0.0, 0.5, 1.0)]
+    [3.0, 2.0, 1.0]
+    """
+
+    beta: NonNegative = 1.0
+
+    def __call__(self, values: Tensor, read: ReplayReading) -> Tensor:
+        if values.shape[1] == 1:
+            return values[:, 0]
+        return values.mean(1) - self.beta * values.std(1, correction=0)

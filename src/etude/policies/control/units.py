@@ -300,7 +300,8 @@ def choice_count(space: spaces.Space[Any], who: str) -> int:
     """How many choices there are. Raises ConfigError for a space that is not Discrete, naming who wants it."""
     if not isinstance(space, spaces.Discrete):
         raise ConfigError(
-            f"{who} chooses among Discrete actions, and they are {space}: for a Box there are td3 and sac."
+            f"{who} chooses among Discrete actions, and they are {space}: for a Box there are td3 and sac, and ppo "
+            "takes every space."
         )
     return int(space.n)
 
