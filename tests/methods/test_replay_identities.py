@@ -94,7 +94,8 @@ def test_a_method_learns_by_softmax_and_nearly_as_dqn_when_cold() -> None:
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
-    [("c51", "SoftMax takes means of values, and the critic says probabilities: set critic.head=scalar"),
+    [("c51", "SoftMax takes means of values, and the critic says 51 probabilities of each: set critic.head=scalar"),
+     ("map-dqn", "SoftMax takes means of values, and the critic says 2 numbers of each"),
      ("sac-discrete", "SoftMax goes by what the critic says of every choice, and the policy has its own")],
 )  # fmt: skip
 def test_softmax_is_refused_where_it_has_no_values_or_another_acts(name: str, sentence: str) -> None:

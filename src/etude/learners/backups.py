@@ -155,8 +155,9 @@ class SoftMax(Rule):
         policy, critic = method.slots()["policy"], method.slots()["critic"]
         if policy is not None and not policy.made_of_critic:
             return "goes by what the critic says of every choice, and the policy has its own: set rule=from-policy."
-        if critic is not None and critic.head.says != "numbers":
-            return f"takes means of values, and the critic says {critic.head.says}: set critic.head=scalar."
+        if critic is not None and (critic.head.says != "numbers" or critic.head.size > 1):
+            said = f"{critic.head.size} {critic.head.says}"
+            return f"takes means of values, and the critic says {said} of each: set critic.head=scalar."
         return None
 
     def __call__(self, read: ReplayReading) -> Following:

@@ -7,7 +7,7 @@ Changes DQN in two places:
    loss is the cross entropy against it.
 
 Returns outside of `low` and `high` are cut there: set them to what the task can pay. On the cart-pole that is 0 to 100,
-the most that a discount of 0.99 lets a reward of 1 add up to.
+the most that a discount of 0.99 lets a reward of 1 add up to. The 51 are the paper's, all other settings `dqn`'s.
 """
 
 from etude.core.claims import Claim, Measure

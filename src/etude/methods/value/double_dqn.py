@@ -1,7 +1,7 @@
 """Double DQN: the network chooses, its copy says what that is worth (arXiv:1509.06461).
 
 Changes DQN in one place: y = r + gamma (1 - terminated) Q'(s', argmax_a Q(s', a)), where DQN takes the copy's own
-largest value, which errors push up.
+largest value, which errors push up. Settings are those of `dqn`.
 """
 
 from etude.core.claims import Claim, Measure

@@ -1,7 +1,7 @@
 """Dueling DQN: the value of the state and what each choice adds are said apart (arXiv:1511.06581).
 
 Changes Double DQN in one place: Q(s, a) = V(s) + A(s, a) - mean_b A(s, b), both from the same last layer. (The paper
-has a hidden layer of its own for each.)
+has a hidden layer of its own for each.) Settings are those of `dqn`.
 """
 
 from etude.core.claims import Claim, Measure

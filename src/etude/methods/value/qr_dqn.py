@@ -5,6 +5,8 @@ Changes DQN in two places:
 1. the critic says 50 quantiles of the return (the paper has 200); what is best has the largest mean;
 2. every quantile learns by its asymmetric Huber loss against the copy's quantiles, moved by the reward and shrunk by
    gamma. There are no bounds to choose.
+
+All other settings are `dqn`'s.
 """
 
 from etude.core.claims import Claim, Measure

@@ -5,6 +5,8 @@ Changes SAC in three places:
 1. there are ten critics, and the smallest value of two of them, drawn anew in every update, is learned from;
 2. the policy climbs the mean of all ten;
 3. twenty updates follow every step, of which the policy and the temperature take part in the last.
+
+Those numbers are the paper's; so are sizes and rates, as `sac` has them.
 """
 
 from etude.core.claims import Claim, Measure

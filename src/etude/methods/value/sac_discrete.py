@@ -6,6 +6,8 @@ Changes SAC in three places:
 2. the target takes the mean over what may be done next, sum_a pi(a|s') (min_i Q_i'(s', a) - alpha log pi(a|s'));
    the policy climbs the same mean here;
 3. the temperature holds the entropy at 0.98 of the largest, log A.
+
+Sizes and rates are those of `sac`; the paper's, for Atari, have convolutions and batches of 64.
 """
 
 from etude.core.claims import Claim, Measure
