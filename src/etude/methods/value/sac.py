@@ -8,8 +8,8 @@ Changes TD3 in four places:
 3. the temperature alpha learns to hold the entropy at -1 nat for every number of an action (in units);
 4. nothing is delayed or smoothed. Policy and temperature step from the same losses, after the critics.
 
-Settings are SB3's defaults, which are the paper's (its table 1): 256-256, batches of 256, a rate of 3e-4 and slow copies
-at 0.005; they begin to learn after 100 steps, where here it is 1,000.
+Settings are SB3's defaults, which are the paper's (its table 1): 256-256, batches of 256, a rate of 3e-4 and slow
+copies at 0.005. SB3 begins to learn after 100 steps, here it is 1,000.
 """
 
 from etude.core.claims import Claim, Measure
