@@ -231,6 +231,23 @@ def test_pairs_of_language_say_which_problems_were_solved(tmp_path: Path) -> Non
     assert Pair.from_json(json.loads(json.dumps(pair.to_json()))).solved == ([*pair.solved[0]], [*pair.solved[1]])
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
+def test_what_a_method_alone_logs_its_baseline_does_none_of(tmp_path: Path) -> None:
+    test = "[test]\nproblems = 2\nsamples = 1\nevery = 2\n"
+    (tmp_path / "small.toml").write_text(f'about = "x"\ntask = "compose"\nset = {{ problems = 2 }}\nsteps = 2\n{test}')
+    bed = load_bed(str(tmp_path / "small.toml"))
+    imitates = {"stages.1.chooser": "after-steps", "stages.1.chooser.steps": 1}
+    arms = [runs_of(bed, arm, 1, fields, root=tmp_path / "runs") for arm, fields in (("sasr", imitates), ("grpo", {}))]
+    run_jobs([job for jobs in arms for job in jobs], workers=1, quiet=True)
+    with pytest.raises(UnknownNameError, match="other"):
+        pairs_of(bed, ["mean:other"], *arms)
+    (pair,) = pairs_of(bed, ["mean:other", "mean:loss"], *arms, own=["mean:other", "mean:loss"])
+    assert pair.arm["mean:other"] > 0 == pair.baseline["mean:other"]
+    losses = [json.loads(line)["loss"] for line in (arms[1][0].folder / "metrics.jsonl").read_text().splitlines()]
+    assert pair.baseline["mean:loss"] == pytest.approx(np.mean(losses))
+
+
 def test_the_card_of_a_bed_that_came_with_the_package_is_written_in_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ class Measure:
         margin: the difference that the claim names, in its direction; below 0 for "not worse by more than".
         against: a number that the method is held against instead of its baseline.
         minimum: what the method's mean must reach, else its mechanism did not happen; of 'mechanism' measures.
+            On a bed a baseline that logs no such metric counts as 0.
         rests_on: measures without which this one says nothing: it is void where one of them was not held.
         bounds: floor and ceiling, each None where there is none; by default those of the bed's metric for 'end' and
             'area', and else 0 and 1.

@@ -127,7 +127,8 @@ def _on_bed(arm: str, plan: Plan, lines: Lines, commit: str, runs: Path, workers
             best = _tuned(lines, commit, partial(tune, bed, arm, claim, root=runs / "beds", workers=workers))
         jobs = arms_of(bed, arm, claim, seeds_of(plan, seeds), best, root=runs / "beds")
         run_jobs([*jobs[0], *jobs[1]], workers)
-        pairs, count = pairs_of(bed, [m.name for m in claim.measures], *jobs), claim.runs
+        own = [m.name for m in claim.measures if m.minimum is not None]
+        pairs, count = pairs_of(bed, [m.name for m in claim.measures], *jobs, own=own), claim.runs
         if claim.frontier:
             pairs = with_frontiers(
                 pairs, bed, arm, claim, seeds_of(plan, seeds), best, root=runs / "beds", workers=workers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +23,22 @@ LATE = 0.25
 """The part of a run that 'last' averages."""
 
 
-def pairs_of(bed: Bed, measures: Sequence[str], arm: Sequence[Job], baseline: Sequence[Job]) -> list[Pair]:
+def pairs_of(
+    bed: Bed, measures: Sequence[str], arm: Sequence[Job], baseline: Sequence[Job], own: Collection[str] = ()
+) -> list[Pair]:
     """Pairs of runs with the same seeds, in order.
 
     Args:
         measures: names as in `Measure`: 'end', 'area:pass@8', 'rate', 'mean:loss', 'last:completion_length'; those
             of frontiers, which are of further runs, are left to `frontiers.py`.
+        own: those of what the method does by itself: 0 for a baseline that logs no such metric.
     """
     names = dict.fromkeys(("end", *(name for name in measures if name.partition(":")[0] != TRACED)))
-    sides = [{name: measured(bed, name, jobs) for name in names} for jobs in (arm, baseline)]
+    missing = {name for name in own if _unlogged(name, baseline)}
+    sides = [
+        {name: measured(bed, name, arm) for name in names},
+        {name: np.zeros(_seeds(baseline)) if name in missing else measured(bed, name, baseline) for name in names},
+    ]
     start = {name: _start(bed, name, baseline) for name in sides[1] if name.partition(":")[0] in EVALUATED}
     counts, weights = [budgets(jobs) for jobs in (arm, baseline)], [_weights(jobs) for jobs in (arm, baseline)]
     solved = [_solved(bed, jobs) for jobs in (arm, baseline)]
@@ -68,6 +75,16 @@ def measured(bed: Bed, name: str, jobs: Sequence[Job]) -> NDArray[np.float64]:
     lines = curves(jobs, list(points), metric)
     late = [line[-max(1, round(LATE * len(line))) :] if how == "last" else line for line in lines]
     return np.array([np.nanmean(np.asarray(line, float)) for line in late])
+
+
+def _unlogged(name: str, jobs: Sequence[Job]) -> bool:
+    """Whether a measure is of a metric that these runs did not log."""
+    how, _, metric = name.partition(":")
+    return how in LOGGED and metric not in _logged(jobs[0])
+
+
+def _seeds(jobs: Sequence[Job]) -> int:
+    return sum(max(job.members, 1) for job in jobs)
 
 
 def _logged(job: Job) -> set[str]:
