@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 PROBLEMS = 128
 """Of each task, in the table."""
-UNREAD = ("endgames", "mini-swe", "mini-swe-patch", "recommend")
+UNREAD = ("endgames", "mini-swe", "mini-swe-patch", "recommend", "tool-dialogue")
 """Tasks of agents that it has not read: their starts are taught by `sft`, those of programs and chess with words of
-their own (`@code`, `@chess`)."""
+their own (`@code`, `@chess`, `@services`)."""
 LOW, HIGH = 0.05, 0.5
 """Where pass@1 is meant to begin."""
 
