@@ -241,6 +241,10 @@ class Filter(Part, abstract=True):
         """
         raise NotImplementedError
 
+    def counts(self) -> Mapping[str, int]:
+        """What it counted since this was last asked, by the name of a metric: why it drops rows of language, say."""
+        return {}
+
 
 class TokenAdvantages(Part, abstract=True):
     """How credit reaches tokens."""

@@ -13,6 +13,8 @@ from etude.core.errors import UnknownNameError
 from etude.policies.agent_words import GAMES
 from etude.policies.byte_tokenizer import END, PAD
 from etude.policies.code_words import CODE
+from etude.policies.service_words import NOUNS, PARTS, REPLIES
+from etude.policies.service_words import VERBS as ASKING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -121,6 +123,12 @@ _OF_ONE: dict[str, tuple[str, ...]] = {
     "questions": (*SEARCH_TAGS, *QUESTION_TAGS, "\n", "?", "'s ", " is ", *RELATIONS, *PEOPLE),
     "reviews": (*CONTENT, *CUES, *LABELS),
     "cues": ("?", *CUES),
+    "services": (
+        "<tool_call>", "</tool_call>", *_JSON, '", "parameters": {}}', "\n", "(", ")", ",", "?", *PARTS, *VALUES,
+        *(f" {word}" for word in (*ASKING.values(), *NOUNS, *VALUES)), *REPLIES,
+        *(value for values in VALUES.values() for value in values),
+        *(f" {value}" for values in VALUES.values() for value in values),
+    ),
     "stories": (
         ".", *(f" {verb}-{thing}" for verb in VERBS for thing in THINGS), *(f" {word}" for word in (*ACTORS, *PLACES)),
     ),
