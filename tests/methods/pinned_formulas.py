@@ -64,10 +64,12 @@ def at_the_end(w: World) -> dict[int, list[float]]:
     return {i: [0.0] * (w.lengths[i] - 1) + [r] for i, r in paid(w).items()}
 
 
-def actor_and_critic(w: World, advantages: dict[int, list[float]], targets: dict[int, list[float]]) -> Losses:
-    """PPO's surrogate on advantages standardised over all tokens, and half of half the clipped squared error."""
+def actor_and_critic(
+    w: World, advantages: dict[int, list[float]], targets: dict[int, list[float]], standard: bool = True
+) -> Losses:
+    """PPO's surrogate on advantages, standardised over all tokens, and half of half the clipped squared error."""
     every = [a for row in advantages.values() for a in row]
-    base, size = mean(every), deviation(every)
+    base, size = (mean(every), deviation(every)) if standard else (0.0, 1.0)
     found = {}
     for i, row in advantages.items():
         found[i] = clipped(w, i, torch.tensor([(a - base) / size for a in row], dtype=torch.float64))
@@ -333,6 +335,16 @@ def spa_rl(w: World) -> Tensor:
         rewards[i][-1] += w.notes["judged"][i] + 0.5 * w.info[i]["said"]["valid"]
     advantages = gae(w, rewards)
     return token_mean(actor_and_critic(w, advantages, returns(w, advantages)))
+
+
+def tl_training_ppo(w: World) -> Tensor:
+    """PPO, nothing standardised, on the table of errors at the end and 0.4 of the distance all along."""
+    table, rewards = [1.0, -0.25, -0.5, -0.8, -1.8, -1.5, -2.0], {}
+    for i in range(w.count):
+        rewards[i] = (-0.4 * (w.of("old", i) - w.of("ref", i))).tolist()
+        rewards[i][-1] += table[(i + i // 5) % 7]
+    advantages = gae(w, rewards)
+    return token_mean(actor_and_critic(w, advantages, returns(w, advantages), standard=False))
 
 
 def spa_estimator(w: World) -> Tensor:
@@ -947,6 +959,8 @@ FORMULAS: dict[str, tuple[Callable[[], World], Callable[[World], Tensor]]] = {
     "t1": (worlds.truncated, rlvr.t1),
     "spa-estimator": (worlds.scored, spa_estimator),
     "spa-rl": (worlds.executed_now_and_then, spa_rl),
+    "tl-training": (worlds.dialogues, agents.tl_training),
+    "tl-training-ppo": (worlds.erring, tl_training_ppo),
     "toolrl": (worlds.called, agents.toolrl),
     "tulu-3-dpo": (worlds.pairs, tulu_3_dpo),
     "tulu-3-rlvr": (plain, tulu_3_rlvr),

@@ -923,6 +923,16 @@ SETTINGS: dict[str, Settings] = {
         **SAMPLED, **TWICE, "reference": "frozen", "rewards": ("task-reward", "redistribute", "kl-penalty"),
         "rewards.0.weight": 1.0, "rewards.1.alpha": 1.0, "rewards.1.beta": 0.5, "critic": "token-critic",
     },
+    "tl-training": {
+        **SHOWN, "problems": 64, "experience": "marked-calls", "filters": ("sound-calls",),
+        "aggregation": "sequence-mean", "token_weights": ("key-tokens",), "token_weights.0.most": 9.0,
+        "optimizer.schedule": "constant",
+    },
+    "tl-training-ppo": {
+        **SAMPLED, **TWICE, "reference": "frozen", "rewards": ("call-errors", "clipped-scores", "kl-penalty"),
+        "rewards.1.low": -5.0, "rewards.1.high": 5.0, "rewards.2.coefficient": 0.4, "critic": "token-critic",
+        "advantages.gamma": 1.0, "advantages.lam": 0.95, "advantages.standardize": False,
+    },
     "toolrl": {
         **PLAIN, "experience.size": 4, "rewards": ("call-format", "call-matches"), "rewards.0.scale": 1.0,
         "rewards.1.scale": 3.0, "rewards.0.later": None, "rewards.1.later": None,

@@ -365,3 +365,28 @@ def settled() -> World:
 def executed_now_and_then() -> World:
     """Episodes of one turn, of which every third could not be done."""
     return plain(info=[{"said": {"valid": i % 3 != 1}} for i in range(15)])
+
+
+def dialogues() -> World:
+    """Calls with the tokens that choose their tool, and those that end values; of six, two were not answered by tools
+    that did what was said."""
+    marks: list[tuple[list[int], list[int], Any]] = [
+        ([2, 3], [6], " oslo"), ([1], [4, 7], None), ([1, 2], [], {"role": "tool", "content": "7"}),
+        ([1], [3], "ERROR: no argument"), ([], [], "ok"), ([0], [2], {"role": "user", "content": "so?"}),
+    ]  # fmt: skip
+    info = [{"said": {"key_tokens": k, "value_ends": e}, "problem": {"reply": r, "tools": {}}} for k, e, r in marks]
+    return World(range(6), [9, 14, 4, 6, 5, 7], [0.0] * 6, limit=14, written=range(6), info=info)
+
+
+def erring() -> World:
+    """Calls with all kinds of errors, and right ones."""
+    said = [
+        '{"name": "add", "parameters": {"a": 1, "b": 2}}', '{"name": "add", "parameters": {"a": 1, "b": 3}}',
+        '{"name": "add", "parameters": {"a": 1}}', '{"name": "add", "parameters": {"a": 1, "b": 2, "z": 0}}',
+        '{"name": "add", "parameters": {"c": 1, "z": 0}}', '{"name": "neg", "parameters": {}}', "add",
+    ]  # fmt: skip
+    world = plain()
+    world.answer, *_ = texts = [f"<tool_call>\n{call}\n</tool_call>" for call in said]
+    world.said = [texts[(i + i // 5) % 7] for i in range(world.count)]
+    world.notes["listed"] = {"tools": {"add": ["a", "b", "c"], "neg": ["x"]}}
+    return world

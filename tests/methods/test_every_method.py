@@ -82,7 +82,7 @@ TASKS = {
     "empg": "attr-20q", "goal-conditioned-rm": "preferences", "ipo": "preferences", "p2r": "compose",
     "pairwise-ppo": "preferences", "planning-q-learning": "paths", "refuel": "attr-20q", "rlprompt": "compose",
     "selective-token-generation": "compose", "spa-estimator": "attr-20q", "ssp": "compose", "ssrl": "compose",
-    "supo": "attr-20q",
+    "supo": "attr-20q", "tl-training-ppo": "tool-dialogue",
     "tulu-3-dpo": "preferences",
 }  # fmt: skip
 """Of methods without a claim of their own, whose claim is about tables, or whose bed has to be taught first."""

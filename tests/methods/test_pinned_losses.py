@@ -185,6 +185,7 @@ def episode(world: World, i: int) -> Episode:
     known |= world.notes.get("listed", {})
     if "values" in world.notes:
         known["value"] = world.notes["values"][group]
+    known |= world.info[i].get("problem", {})
     problem = Problem(f"p{group}", "?", world.answer, world.levels.get(group, ""), known)
     return Episode(problem, [asked, said], group, stop=stop, **marks)
 

@@ -143,8 +143,7 @@ class LanguageLoop:
             metrics |= second_looks(assessed, method.second_look.stages)
         if method.experience.samples:
             metrics[METRIC] = self.differences.watch(assessed, method.rewards)
-        metrics |= {name: float(count) for name, count in self.party.work().items()}
-        metrics |= {name: float(count) for part in method.filters for name, count in part.counts().items()}
+        metrics |= {name: float(count) for name, count in self.party.work(method).items()}
         if self.ahead is not None:
             self.updater.older, metrics["lag"] = self.ahead.older(self.finished)
         if any(map(len, rows.values())):

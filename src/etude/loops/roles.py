@@ -79,9 +79,11 @@ class Party:
             self.scorers[model] = Scorer(self.task, self.models[model].policy, self.dropped)
         return self.scorers[model]
 
-    def work(self) -> Counter[str]:
-        """What all models were asked for in a step: tokens prefilled and sampled."""
+    def work(self, method: CompleteTokenMethod) -> Counter[str]:
+        """What all models were asked for in a step, tokens prefilled and sampled, and what the filters counted."""
         found = Counter[str]()
         for model in self.models.values():
             found.update(model.policy.work)  # zeros too, which adding counters would drop
+        for part in (part for player in self.players(method) for part in player.method.filters):
+            found.update(part.counts())
         return found

@@ -10,10 +10,10 @@ things, in their order. `that` is what the call before was answered with:
     </tool_call>
      oslo
 
-Each problem is a place in a dialogue: the prompt is all that comes before a call. In some dialogues one call is wrong (a
-tool that is not listed, a parameter that the tool does not have, one that is missing), and is answered with an error;
-then comes a place more, where it is repaired. The worked answer of a place is what was said there, right or wrong;
-`answer` is always the right call, and `info["reply"]` what the worked answer was answered with.
+Each problem is a place in a dialogue: the prompt is all that comes before a call. In some dialogues one call is wrong
+(a tool that is not listed, a parameter that the tool does not have, one that is missing), and is answered with an
+error; then comes a place more, where it is repaired. The worked answer of a place is what was said there, right or
+wrong; `answer` is always the right call, and `info["reply"]` what the worked answer was answered with.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _value(kind: str, random: Generator) -> Any:
 
 
 def _listed(chosen: Sequence[Parts], others: int, random: Generator) -> list[Parts]:
-    """The tools of the prompt in random order: those that are needed, and others, which begin alike if there are any."""
+    """The tools of the prompt in random order: those that are needed, and others, which begin alike if some do."""
     rest = some_of(random, [t for t in SERVICES if t not in chosen], len(SERVICES))
     alike = {t: max(_shared(t, c) for c in chosen) for t in rest}
     beside = sorted(rest, key=lambda t: -alike[t])[:others]

@@ -98,8 +98,8 @@ class CallErrors(Reward):
 
     >>> gold, tools = {"name": "add", "parameters": {"a": 1}}, {"add": ["a", "b"], "neg": ["x"]}
     >>> def worth(name, **parameters): return of_call([{"name": name, "parameters": parameters}], gold, tools)
-    >>> worth("add", a=1), worth("add", a=2), worth("add", a=1, b=2), worth("neg"), worth("sub"), of_call(None, gold, tools)
-    (1.0, -0.25, -0.5, -1.5, -2.0, -2.0)
+    >>> worth("add", a=1), worth("add", a=2), worth("add", a=1, b=2), worth("neg"), worth("sub")
+    (1.0, -0.25, -0.5, -1.5, -2.0)
     """
 
     def lacks(self, task: Task) -> str | None:
