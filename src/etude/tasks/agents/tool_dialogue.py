@@ -186,9 +186,8 @@ def _wrong(asked: Asked, listed: Sequence[Parts], random: Generator) -> Wrong:
     service: Service = SERVICES[asked.tool]
     name, kind = "".join(asked.tool), int(random.integers(3))
     if kind == 0:
-        missing = [t for t in SERVICES if t not in listed]
-        nearest = max(_shared(t, asked.tool) for t in missing) if missing else -1
-        if near := [t for t in missing if _shared(t, asked.tool) == nearest]:
+        alike = {t: _shared(t, asked.tool) for t in SERVICES if t not in listed}
+        if near := [t for t, shared in alike.items() if shared and shared == max(alike.values())]:
             return Wrong("".join(one_of(random, near)), asked.values, spaced("error:", "unknown", "tool"))
     if kind == 1:
         extra = one_of(random, [p for p in VALUES if p not in (*service.needs, *service.may)])
