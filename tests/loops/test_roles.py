@@ -257,7 +257,7 @@ def test_a_prompt_stands_before_all_else_and_nothing_is_read_twice() -> None:
         assert texts["sender"] == {"Send. "} and all(text.startswith("hear ") for text in texts["receiver"])
         assert {len(e.turns) for e in rows["sender"].episodes} <= {1, 2, 3}
         assert max(len(e.turns) for e in rows["receiver"].episodes) == 3
-        assert made.party.work()["prefilled_again"] == 0
+        assert made.party.work(made.method)["prefilled_again"] == 0
 
 
 @pytest.mark.slow

@@ -374,7 +374,7 @@ def dialogues() -> World:
         ([2, 3], [6], " oslo"), ([1], [4, 7], None), ([1, 2], [], {"role": "tool", "content": "7"}),
         ([1], [3], "ERROR: no argument"), ([], [], "ok"), ([0], [2], {"role": "user", "content": "so?"}),
     ]  # fmt: skip
-    info = [{"said": {"key_tokens": k, "value_ends": e}, "problem": {"reply": r, "tools": {}}} for k, e, r in marks]
+    info = [{"said": {"key_tokens": k, "value_ends": e}, "problem": {"reply": r}} for k, e, r in marks]
     return World(range(6), [9, 14, 4, 6, 5, 7], [0.0] * 6, limit=14, written=range(6), info=info)
 
 
@@ -388,5 +388,5 @@ def erring() -> World:
     world = plain()
     world.answer, *_ = texts = [f"<tool_call>\n{call}\n</tool_call>" for call in said]
     world.said = [texts[(i + i // 5) % 7] for i in range(world.count)]
-    world.notes["listed"] = {"tools": {"add": ["a", "b", "c"], "neg": ["x"]}}
+    world.notes["listed"] = {"signatures": {"add": ["a", "b", "c"], "neg": ["x"]}}
     return world

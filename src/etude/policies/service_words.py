@@ -50,4 +50,4 @@ VERBS = {"get": "tell", "set": "change", "find": "seek", "book": "reserve", "can
 """How a request asks for what a name begins with."""
 PARTS = tuple(dict.fromkeys(part for name in SERVICES for part in name))
 NOUNS = tuple(part[1:] for part in PARTS if part.startswith("_"))
-REPLIES = (" ok", " that", " error:", " unknown", " unexpected", " missing", " tool", " argument")
+REPLIES = ("ok", "that", "error:", "unknown", "unexpected", "missing", "tool", "argument")

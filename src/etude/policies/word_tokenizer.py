@@ -124,10 +124,8 @@ _OF_ONE: dict[str, tuple[str, ...]] = {
     "reviews": (*CONTENT, *CUES, *LABELS),
     "cues": ("?", *CUES),
     "services": (
-        "<tool_call>", "</tool_call>", *_JSON, '", "parameters": {}}', "\n", "(", ")", ",", "?", *PARTS, *VALUES,
-        *(f" {word}" for word in (*ASKING.values(), *NOUNS, *VALUES)), *REPLIES,
-        *(value for values in VALUES.values() for value in values),
-        *(f" {value}" for values in VALUES.values() for value in values),
+        "<tool_call>", "</tool_call>", *_JSON, '", "parameters": {}}', "\n", " ", "(", ")", ",", "?", *PARTS, *VALUES,
+        *ASKING.values(), *NOUNS, *REPLIES, *(value for values in VALUES.values() for value in values),
     ),
     "stories": (
         ".", *(f" {verb}-{thing}" for verb in VERBS for thing in THINGS), *(f" {word}" for word in (*ACTORS, *PLACES)),

@@ -22,6 +22,7 @@ from etude.loops.language import LanguageLoop
 from etude.methods.agents.tl_training import key_tokens
 from etude.methods.agents.tl_training.calls import CallErrors, SoundCalls, of_call
 from etude.methods.agents.tl_training.key_tokens import KeyTokens, MarkedCalls, call_weights, factors, kinds_of, marks
+from etude.methods.agents.tl_training.listed import listed
 from etude.policies.language import LanguagePolicy
 from etude.policies.loading import load_tokenizer
 from etude.tasks.agents.tool_dialogue import ToolDialogue, tool_dialogue
@@ -39,7 +40,7 @@ def written(name: str, parameters: dict[str, Any]) -> str:
 
 
 def worth(said: str, gold: dict[str, Any] = GOLD) -> float:
-    problem = Problem("1", "?", written(gold["name"], gold["parameters"]), info={"tools": TOOLS})
+    problem = Problem("1", "?", written(gold["name"], gold["parameters"]), info={"signatures": TOOLS})
     return CallErrors().score([Episode(problem, [Segment("assistant", said)])], Context(None, None, Stream(0)))[0]
 
 
@@ -93,7 +94,7 @@ def test_tasks_without_right_calls_are_refused() -> None:
     assert CallErrors().lacks(tool_dialogue) is None
     for task in (Sums(), tool_dsl.replace(calls=(2,))):
         assert "lack one of them: take tool-dialogue" in str(CallErrors().lacks(task))
-    two = Episode(Problem("7", "?", "<tool_call>", info={"tools": {}}), [Segment("assistant", "x")])
+    two = Episode(Problem("7", "?", "<tool_call>", info={"signatures": {}}), [Segment("assistant", "x")])
     with pytest.raises(ConfigError, match="answer of problem '7' must be one call as JSON"):
         CallErrors().score([two], Context(None, None, Stream(0)))
 
@@ -290,7 +291,7 @@ def test_rows_know_their_marks() -> None:
     kinds, tokenizer = kinds_of(batch.episodes, batch.action_mask), load_tokenizer("blank:1x16@services")
     for row, problem in enumerate(problems):
         text = str(problem.info["demonstration"])
-        keys, ends = marked(text, problem.info["tools"])
+        keys, ends = marked(text, problem.info["signatures"])
         for kind, wanted in ((1, keys), (2, ends)):
             found = batch.tokens[row][kinds[row] == kind].tolist()
             assert [tokenizer.decode(t) for t in found] == wanted and len(found) >= (kind == 1)
@@ -301,8 +302,10 @@ def test_what_is_missing_is_said() -> None:
     with pytest.raises(ConfigError, match="nobody says which they are: set experience=marked-calls"):
         get_method("sft").replace(token_weights=(KeyTokens(),)).check()
     plain = Problem("7", "?", info={"demonstration": "x"})
-    assert "Problem '7' has no 'tools'" in str(MarkedCalls().missing(plain, tool_dialogue))
+    assert "Problem '7' lists no tools" in str(MarkedCalls().missing(plain, tool_dialogue))
     assert MarkedCalls().lacks(tool_dialogue) is None
+    unreadable = Problem("7", "?", info={"template_arguments": {"tools": [{"type": "function", "function": "add"}]}})
+    assert listed(unreadable) is None and listed(Problem("7", "?", info={"template_arguments": {}})) is None
 
     class Slow:
         is_fast = False

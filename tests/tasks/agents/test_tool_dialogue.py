@@ -49,7 +49,7 @@ def test_places_follow_each_other() -> None:
 def test_right_calls_are_of_listed_tools_and_wrong_ones_cannot_be_done() -> None:
     kinds = Counter[str]()
     for problem in ToolDialogue(dialogues=60, errors=1.0).problems("train"):
-        tools, (right,) = problem.info["tools"], calls_in(problem.answer) or ()
+        tools, (right,) = problem.info["signatures"], calls_in(problem.answer) or ()
         service = SERVICES[next(n for n in SERVICES if "".join(n) == right["name"])]
         assert {*service.needs} <= {*right["parameters"]} <= {*tools[right["name"]]}
         if "error:" not in (problem.info["reply"] or ""):

@@ -106,5 +106,5 @@ def foreign(episode: Episode) -> bool:
     """Whether a call was made of a listed tool with a parameter that it does not have."""
     from etude.rewards.tool_matches import calls_in
 
-    tools, calls = episode.problem.info["tools"], calls_in(episode.completion) or []
+    tools, calls = episode.problem.info["signatures"], calls_in(episode.completion) or []
     return any(p not in tools[c["name"]] for c in calls if c["name"] in tools for p in c["parameters"])

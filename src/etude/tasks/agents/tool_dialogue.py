@@ -128,7 +128,7 @@ class ToolDialogue(LanguageTask):
                 (_call(wrong.name, wrong.values), wrong.reply, right[2]), (*right[:2], "repair"),
             ]  # fmt: skip
             for text, reply, level in turns:
-                info = {"demonstration": text, "reply": reply, "tools": signatures, "dialogue": number}
+                info = {"demonstration": text, "reply": reply, "signatures": signatures, "dialogue": number}
                 found.append(Problem(f"tool-dialogue/{split}/{number}/{len(found)}", said, right[0], level, info))
                 said += f"{text}\n{reply}\n"
         last = found[-1]

@@ -16,6 +16,7 @@ from etude.core.errors import ConfigError
 from etude.core.slots import Context, Filter, Reward
 from etude.core.task import Task
 from etude.core.worlds import World
+from etude.methods.agents.tl_training.listed import listed
 from etude.rewards.tool_matches import OPEN, Written, calls_in
 
 ERRORS = (
@@ -93,8 +94,8 @@ class CallErrors(Reward):
         H, D, M   H and D or M   D and M   H      D or M   values alone   nothing
         -1.8      -1.3           -1.0      -0.8   -0.5     -0.25          1
 
-    `Problem.answer` has the right call between tags, `Problem.info["tools"]` the parameters of every tool that is
-    listed, by its name.
+    `Problem.answer` has the right call between tags; which tools there are `info["signatures"]` says, or JSON schemas
+    (`listed`).
 
     >>> gold, tools = {"name": "add", "parameters": {"a": 1}}, {"add": ["a", "b"], "neg": ["x"]}
     >>> def worth(name, **parameters): return of_call([{"name": name, "parameters": parameters}], gold, tools)
@@ -104,16 +105,16 @@ class CallErrors(Reward):
 
     def lacks(self, task: Task) -> str | None:
         first = task.problems("train")[0]
-        if OPEN in str(first.answer) and isinstance(first.info.get("tools"), Mapping):
+        if OPEN in str(first.answer) and listed(first) is not None:
             return None
         return (
             f"CallErrors holds a call against the right one, a text with {OPEN} as the problem's answer, and against "
-            f"'tools', the parameters of each tool by name; problems of task {task.id!r} lack one of them: take "
+            f"the tools listed ('signatures' or 'tools'); problems of task {task.id!r} lack one of them: take "
             "tool-dialogue, or give data files both."
         )
 
     def score(self, episodes: Sequence[Episode], context: Context) -> list[float]:
-        return [of_call(calls_in(e.completion), _right(e), e.problem.info["tools"]) for e in episodes]
+        return [of_call(calls_in(e.completion), _right(e), listed(e.problem) or {}) for e in episodes]
 
 
 def of_call(said: Sequence[Written] | None, gold: Written, tools: Mapping[str, Collection[str]]) -> float:

@@ -17,6 +17,7 @@ from etude.core.fields import Ge
 from etude.core.slots import Context, TokenWeights
 from etude.core.task import LanguageTask
 from etude.experience.data import Demonstrations
+from etude.methods.agents.tl_training.listed import listed
 from etude.rewards.tool_matches import CLOSE, OPEN, calls_in
 
 if TYPE_CHECKING:
@@ -40,32 +41,33 @@ class MarkedCalls(Demonstrations):
     """The worked call to each problem, in which it is noted which tokens choose the tool, and which end values.
 
     Key tokens are the first of the tool's name, and the first at which the call differs from the same call of each
-    other tool that is listed (`Problem.info["tools"]`: parameters by tool). Tokens that end a value are those with the
-    closing quotation mark of a string, or with what follows another value. An answer that calls nothing has neither.
+    other tool that is listed (`info["signatures"]`, or JSON schemas: `listed`). Tokens that end a value are those with
+    the closing quotation mark of a string, or with what follows another value. An answer that calls nothing has neither.
 
-    Raises: DataError for a problem without `tools`; ConfigError for a tokenizer that does not say where tokens are.
+    Raises: DataError for a problem that lists none; ConfigError for a tokenizer that does not say where tokens are.
 
-    >>> worked = Problem("1", "?", info={"demonstration": "hello"})
+    >>> worked = Problem("1", "?", info={"demonstration": "hello", "signatures": {"add": ["a", "b"]}})
     >>> MarkedCalls().rows_per_problem, MarkedCalls().missing(worked, LanguageTask())
-    (1, "Problem '1' has no 'tools' to tell key tokens by: give each problem the parameters of every tool, by name.")
+    (1, None)
     """
 
     marks_calls: ClassVar[bool] = True
 
     def missing(self, problem: Problem, task: LanguageTask) -> str | None:
-        if isinstance(problem.info.get("tools"), dict):
+        if listed(problem) is not None:
             return super().missing(problem, task)
         return (
-            f"Problem {problem.id!r} has no 'tools' to tell key tokens by: give each problem the parameters of every "
-            "tool, by name."
+            f"Problem {problem.id!r} lists no tools to tell key tokens by: give data files 'signatures' (parameters by "
+            "tool) or 'tools'."
         )
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
         episodes = super().collect(problems, context)
         for episode in episodes:
+            tools = listed(episode.problem) or {}
             for said in episode.segments:
                 if said.role == "assistant":
-                    keys, ends = marks(said.text, episode.problem.info["tools"], context.policy.tokenizer)
+                    keys, ends = marks(said.text, tools, context.policy.tokenizer)
                     begin = _begin(said.tokens, said.text, context.policy.tokenizer) if keys else 0
                     said.info |= {KEYS: [begin + i for i in keys], ENDS: [begin + i for i in ends]}
         return episodes
