@@ -42,7 +42,7 @@ class MarkedCalls(Demonstrations):
 
     Key tokens are the first of the tool's name, and the first at which the call differs from the same call of each
     other tool that is listed (`info["signatures"]`, or JSON schemas: `listed`). Tokens that end a value are those with
-    the closing quotation mark of a string, or with what follows another value. An answer that calls nothing has neither.
+    the closing quotation mark of a string, or with what follows another value. Answers without a call have neither.
 
     Raises: DataError for a problem that lists none; ConfigError for a tokenizer that does not say where tokens are.
 
