@@ -245,13 +245,14 @@ def test_turns_that_a_template_changes_are_refused() -> None:
 
 
 def test_weights_by_hand() -> None:
-    mask = torch.ones(5, 14, dtype=torch.bool)
-    mask[2, 4:] = mask[3, 3:] = False
-    kinds = torch.zeros(5, 14, dtype=torch.long)
+    mask = torch.ones(6, 14, dtype=torch.bool)
+    mask[2, 4:] = mask[3, 3:] = mask[4, 4:] = False
+    kinds = torch.zeros(6, 14, dtype=torch.long)
     kinds[0, [1, 2]], kinds[0, [5, 6]] = 1, 2  # ten others to two keys
     kinds[1, 0] = 1  # thirteen to one, more than nine
     kinds[2, [0, 1]] = 1  # two to two
     kinds[3, 0], kinds[3, 1] = 1, 2  # one to one, of which the third is the other
+    kinds[4, :3] = 1  # three to one, and no key token at all in the last
     found = call_weights(kinds, mask, 9.0)
     assert found[0].tolist() == [1.0, 5.0, 5.0, *[1.0] * 11]
     assert found[1].tolist() == [9.0, *[1.0] * 13]

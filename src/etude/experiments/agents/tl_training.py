@@ -1,7 +1,8 @@
 """The claim of TL-Training: what key tokens, leaving out failed calls, and the reward each do for calls of tools.
 
-Arms learn from the same dialogues: plain fine-tuning, the whole of it, without key tokens, and without the filter. PPO
-goes on from what the whole of it came to, with the same seed.
+All begin from one model, which has read many other dialogues, in each of which a call fails. Arms learn from the same
+1,217: plain fine-tuning, the whole of it, without key tokens, and without the filter. PPO goes on from what the whole
+of it came to, with the same seed.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from etude.evaluation.pairs import Pair
 from etude.experiments.arms import START, pairs, variant
 from etude.experiments.cells import Cell, by_label, model_folder, spread, trained
-from etude.tasks.agents.tool_dialogue import tool_dialogue
+from etude.tasks.agents.tool_dialogue import ToolDialogue, tool_dialogue
 
 if TYPE_CHECKING:
     from etude.core.episodes import Episode
 
-MODEL, STEPS, PPO_STEPS, PROBLEMS = "blank:2x128x4@services", 240, 40, 400
+MODEL, STEPS, PPO_STEPS, PROBLEMS = "blank:2x128x4@services", 60, 40, 400
+READ, READ_STEPS = ToolDialogue(dialogues=20_000, errors=1.0, seed=1), 1500
+READ_BY = {"optimizer.lr": 2e-3, "problems": 32}
+"""What the model that all begin from has read, and how."""
 ALONE: dict[str, dict[str, Any]] = {
     "tl-training": {}, "no key tokens": {"token_weights.key-tokens.most": 1.0}, "no filter": {"filters": ()},
 }  # fmt: skip
@@ -49,8 +53,15 @@ def experiment(
     """Calls that are right, and those with a foreign parameter, of both ways to tune and of what goes on from one."""
     arms = {label: variant("tl-training", {**(arm or {}), **changes}) for label, changes in ALONE.items()}
     arms["sft"] = variant("sft", dict(baseline or {}))
-    cells = [Cell(label, method, tool_dialogue, seed, STEPS, MODEL) for seed in seeds for label, method in arms.items()]
+    reader = Cell("reader", variant("sft", READ_BY), READ, START, READ_STEPS, MODEL)
     with ExitStack() as open_folders:
+        begun = open_folders.enter_context(model_folder(reader.folder()))
+        start = looked(Learning(reader, begun))
+        cells = [
+            Cell(label, method, tool_dialogue, seed, STEPS, str(begun))
+            for seed in seeds
+            for label, method in arms.items()
+        ]
         whole = {cell.seed: cell for cell in cells if cell.label == "tl-training"}
         folders = {seed: open_folders.enter_context(model_folder(cell.folder())) for seed, cell in whole.items()}
         jobs = [Learning(cell, folders[cell.seed] if cell.label == "tl-training" else None) for cell in cells]
@@ -58,7 +69,6 @@ def experiment(
         rewarded = variant("tl-training-ppo", PPO)
         later = [Cell("ppo", rewarded, tool_dialogue, seed, PPO_STEPS, str(folders[seed])) for seed in seeds]
         after = spread(looked, [Learning(cell) for cell in later])
-    start = looked(Learning(Cell("start", arms["sft"], tool_dialogue, START, 0, MODEL)))
     return _pairs(seeds, found, after, start)
 
 
