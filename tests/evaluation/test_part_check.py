@@ -201,12 +201,13 @@ GIVEN = (
     "function-reward", "callable-reward", "learning", "own-module",
     "information-gain", "process-reward", "priority-draws", "over-prompt-value",
     "listwise-reward", "guide-potential", "settled-answers", "visit-shares", "utterance-advantages", "model-rewards",
-    "solved-with", "helped-by", "unsolved", "half-solved",
+    "solved-with", "helped-by", "unsolved", "half-solved", "patch-similarity", "exact-patch", "leave-one-out-turns",
 )  # fmt: skip
 """Parts that cannot be made without a function, an optimizer or a module; and those that need rows of one experience:
 a thought (`rlp`), an exercise about a worked answer (`mr-rlvr`), an answer with a value (`a-lol`), a list
 (`reward-anything`), what a search came to (`o1-roadmap`), a turn with credit (`archer`), a step that models were asked
-about (`rlhf-survey`), a hint (`rlad`), a question that was posed (`ssp`)."""
+about (`rlhf-survey`), a hint (`rlad`), a question that was posed (`ssp`), files to be patched (`swe-rl`), turns that
+say whether they could be done (`spa-rl`)."""
 SHIPPED = [c for c in every_part().values() if c.slot != "task" and c.name not in GIVEN]
 
 

@@ -11,8 +11,8 @@ from etude.core.registry import family, files, get_method
 from etude.experiments import experiment_file, experiment_of
 
 FOLDER = Path(etude.experiments.__file__).parent
-SHARED = {"chain_model", "path_models"}
-"""Models that the experiments of several methods train."""
+SHARED = {"chain_model", "path_models", "recorded_games"}
+"""Models that the experiments of several methods train, and games that several learn from."""
 
 
 def test_every_experiment_belongs_to_a_claim() -> None:

@@ -432,11 +432,12 @@ def test_a_toy_policy_learns(name: str) -> None:
 
 
 ELSEWHERE = {
-    "archer", "cosmos-mcts", "open-rs", "pairwise-ppo", "planning-pg-vs-q", "planning-q-learning", "ppo-rlhf",
+    "archer", "ilql", "lmrl-gym", "mc-returns",
+    "cosmos-mcts", "open-rs", "pairwise-ppo", "planning-pg-vs-q", "planning-q-learning", "ppo-rlhf",
     "qwenlong-l1-5-phase", "qwenlong-l1-phase", "refuel", "reward-anything", "rl-llm-technical-survey", "rlad-solver",
     "rlad-writer", "rlad-writer-rft", "rlanything",
     "rlgf-d2lols", "rlgf-lols", "rlmt", "rlmt-dpo", "rlmt-ppo", "rlp", "rlprompt", "rlpt-text", "rto", "salsa",
-    "ssp", "swe-rl", "text2grad", "toolrl",
+    "spa-estimator", "spa-rl", "ssp", "swe-rl", "text2grad", "tl-training", "tl-training-ppo", "toolrl",
 }  # fmt: skip
 """They need a curriculum, a model or a critic of rewards, a graph, hints, thoughts, answers, calls, patches, turns
 or verdicts, or are made of others that are here: `test_learning.py` and their own tests."""

@@ -120,7 +120,9 @@ def test_who_acts_reads_no_logs(tmp_path: Path, logs: Path) -> None:
     for method in ("td3", "ppo"):
         with pytest.raises(ConfigError, match=rf"{method} acts, and would not read the logs in .*leave --data out"):
             etude.train(method, "pendulum", data=logs, out=tmp_path / "run", quiet=True)
-    with pytest.raises(ConfigError, match="--data is for logs of steps, and compose is a task of language"):
+    with pytest.raises(
+        ConfigError, match=r"--data for compose takes .* dialogues .*logs of steps are for tasks of control"
+    ):
         etude.train("grpo", "compose", data=logs, out=tmp_path / "run", quiet=True)
     with pytest.raises(ConfigError, match="give --data PATH"):
         etude.train("bc", "pendulum", out=tmp_path / "run", quiet=True)

@@ -33,8 +33,8 @@ def standard_error(values: ArrayLike) -> float:
 
     Raises DataError for fewer than two runs.
 
-    >>> standard_error([0.2, 0.4, 0.4, 0.6, 0.4])  # sd = sqrt(0.08 / 4), over sqrt(5)
-    0.063245...
+    >>> round(standard_error([0.2, 0.4, 0.4, 0.6, 0.4]), 6)  # sd = sqrt(0.08 / 4), over sqrt(5)
+    0.063246
     """
     runs = np.asarray(values, dtype=float)
     if len(runs) < 2:

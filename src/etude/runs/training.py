@@ -325,7 +325,7 @@ def _with_dialogues(task: LanguageTask, changes: Sequence[str]) -> Task:
         if Path(path).is_file() and not is_dialogues(path):
             raise ConfigError(
                 f"--data for {task.id} takes JSON lines of dialogues with rewards ('segments'), which {path} is not; "
-                "files of problems are tasks themselves (--task)."
+                "logs of steps are for tasks of control, and files of problems are tasks themselves (--task)."
             )
     game = compose_task(task, [c for c in changes if c not in own])
     assert isinstance(game, LanguageTask)

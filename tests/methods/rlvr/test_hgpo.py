@@ -405,7 +405,7 @@ def test_the_experiment_measures_what_the_claim_names(monkeypatch: pytest.Monkey
     assert (
         found[0].arm["thinking with a wide margin"] == 0.8 and found[0].baseline["thinking with a wide margin"] == 0.9
     )
-    assert found[0].budgets["completions"] == (64.0 * 20, 64.0 * 20)
+    assert found[0].budgets["completions"] == (64.0 * experiment.STEPS, 64.0 * experiment.STEPS)
 
 
 def test_arms_differ_in_what_they_are_named_for() -> None:
