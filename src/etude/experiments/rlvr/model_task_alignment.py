@@ -14,7 +14,7 @@ from etude.evaluation.pairs import Pair
 from etude.experiments.arms import Trained, language, pairs, started, untrained, variant
 from etude.tasks.language.compose import Compose
 
-STEPS = 40
+STEPS = 80
 TASK, TAUGHT = Compose(levels=(3,)), Compose(levels=(1,) * 9 + (3,))
 """Three tables in a row; what the start that is not aligned was taught in large steps, mostly single ones."""
 TEACHING, RATE = 20, 7e-3

@@ -50,7 +50,7 @@ model_task_alignment = dapo.replace(
         "the truth teaches is learned from a start that solves the task now and then than from one that hardly ever "
         "does.",
         task="compose",
-        setting="three tables in a row, 40 steps of 16 x 8; the shipped model, and one taught mostly single tables",
+        setting="three tables in a row, 80 steps of 16 x 8; the shipped model, and one taught mostly single tables",
         measures=(
             Measure(name="share of majority", smallest=0.2, bounds=(None, None)),
             Measure(name="share of wrong answers alone", smallest=0.2, bounds=(None, None)),
