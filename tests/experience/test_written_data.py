@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import zip_longest
 
 import pytest
 
@@ -14,6 +15,7 @@ from etude.core.task import LanguageTask
 from etude.experience.data import Demonstrations, Pairs
 from etude.experience.tag_search import TagSearch
 from etude.experience.toolbox import ToolCalls
+from etude.experience.views import LastTurns, SummaryAt
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.tasks.agents.attr_20q import Attr20Q, scripted_episode
 from etude.tasks.agents.kb_search import KBSearch
@@ -90,6 +92,53 @@ def test_every_turn_of_a_script_is_learned_and_what_the_world_says_is_not() -> N
     )
     again = collect(Demonstrations(), task, [problem], policy)
     assert again[0].tokens == episode.tokens
+
+
+def test_a_script_is_learned_in_the_view_that_it_will_be_played_in() -> None:
+    """A row for each turn: the opening, the turn before with its answer, and the turn, which alone is learned."""
+    task, policy = Games(), Tokens()
+    problem, end = task.problems("train")[0], policy.tokenizer.eos_token_id
+    (whole,) = collect(Demonstrations(), task, [problem], policy)
+    (episode,) = collect(Demonstrations(view=LastTurns(turns=1)), task, [problem], policy)
+    assert episode.tokens == whole.tokens and not whole.views
+    texts = [(s.role, s.text) for s in whole.segments]
+    turns = [n for n, (role, _) in enumerate(texts) if role == "assistant"]
+    expected, marks = [], []
+    for n, place in enumerate(turns):
+        before = texts[: turns[0]] + (texts[turns[n - 1] : place] if n else [])
+        shown = [t for role, s in before for t in [*policy.encode(s), *[end] * (role == "assistant")]]
+        said = [*policy.encode(texts[place][1]), end]
+        expected.append(shown + said)
+        marks.append([0] * len(shown) + [1] * len(said))
+    expected[0:2] = [expected[1]]  # the second view goes on from the first
+    marks[0:2] = [[max(a, b) for a, b in zip_longest(marks[0], marks[1], fillvalue=0)]]
+    rows = episode.rows
+    assert len(turns) > 2 and [row.tokens for row in rows] == expected
+    assert [[m for s in row.segments for m in s.action_mask] for row in rows] == marks
+
+
+def test_a_script_that_is_longer_than_the_context_fits_in_a_view() -> None:
+    task, view = Games(), LastTurns(turns=1)
+    problem = task.problems("train")[0]
+    (long,) = collect(Demonstrations(view=view), task, [problem], Tokens())
+    room = max(len(row.tokens) for row in long.rows)
+    assert room < len(long.tokens)
+    (kept,) = collect(Demonstrations(view=view), task, [problem], Tokens(room))
+    assert kept.tokens == long.tokens
+    with pytest.warns(UserWarning, match=f"have {room} tokens, more than the {room - 1}"):
+        (left,) = collect(Demonstrations(view=view), task, [problem], Tokens(room - 1))
+    assert not left.segments
+
+
+def test_a_view_is_refused_where_nobody_wrote_its_summaries_and_of_one_turn() -> None:
+    games, policy = Games(), Tokens()
+    with pytest.raises(DataError, match=r"Turn 2 of the worked answer .* no room in SummaryAt .* choose another view"):
+        (episode,) = collect(Demonstrations(), games, [games.problems("train")[0]], policy)
+        limit = len(episode.segments[0].tokens) + len(episode.segments[1].tokens)
+        collect(Demonstrations(view=SummaryAt(limit=limit)), games, [games.problems("train")[0]], policy)
+    found = Demonstrations(view=LastTurns(turns=1)).lacks(compose)
+    assert found and "has one turn: set experience.view=full-history" in found
+    assert Demonstrations(view=LastTurns(turns=1)).lacks(games) is None
 
 
 def test_tools_of_the_task_s_own_environment_are_in_reach_where_it_shows_how() -> None:

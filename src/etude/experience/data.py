@@ -10,13 +10,19 @@ from etude.core.errors import DataError
 from etude.core.slots import Context, TokenExperience
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask, Task, spoken
+from etude.experience.looks import as_seen
 from etude.experience.rollout import occurrences
+from etude.experience.texts import Texts
+from etude.experience.views import FullHistory, View, unused
 from etude.policies.showing import shown
 from etude.policies.written import written
 
 
 class Demonstrations(TokenExperience):
     """The task's worked answer to each problem; its tokens and the end token are learned.
+
+    Args:
+        view: what is seen of an answer of several turns before each of them. Whoever will play in a view learns in it.
 
     A task shows how it is done with `demonstration(problem) -> str`, or, over several turns, with
     `script(problem, stream) -> list[Segment]`. Nothing was sampled, so `behaviour_logp` is 0.
@@ -31,8 +37,11 @@ class Demonstrations(TokenExperience):
 
     samples: ClassVar[bool] = False
 
+    view: View = FullHistory()
+
     def lacks(self, task: Task) -> str | None:
-        return self.missing(task.problems("train")[0], cast(LanguageTask, task))  # asked in its own world alone
+        found = self.missing(task.problems("train")[0], cast(LanguageTask, task))  # asked in its own world alone
+        return found or unused(self.view, task)
 
     def missing(self, problem: Problem, task: LanguageTask) -> str | None:
         """What the problem would have to have, as a sentence; None if nothing is missing."""
@@ -44,12 +53,17 @@ class Demonstrations(TokenExperience):
         )
 
     def collect(self, problems: Sequence[Problem], context: Context) -> list[Episode]:
-        episodes = []
+        episodes, texts = [], Texts(context)
         for group, (problem, number) in enumerate(zip(problems, occurrences(problems))):
             if sentence := self.missing(problem, context.task):
                 raise DataError(sentence)
             segments = _shown(problem, context, context.stream.split("demonstration", problem.id, number))
-            episodes.append(written(problem, segments, group, context.policy, context.task.add_bos))
+            episodes.append(
+                written(
+                    problem, segments, group, context.policy, context.task.add_bos,
+                    lambda whole: as_seen(whole, self.view, texts),
+                )
+            )  # fmt: skip
         return episodes
 
 

@@ -10,7 +10,7 @@ from etude.core.fields import Count, Ge, PositiveProbability, WholeNumber
 from etude.core.slots import Context, TokenExperience
 from etude.core.worlds import World
 from etude.experience.rollout import fresh, rollout
-from etude.experience.views import FullHistory, View
+from etude.experience.views import FullHistory, View, unused
 from etude.policies.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -53,12 +53,7 @@ class Groups(TokenExperience):
         return None
 
     def lacks(self, task: Task) -> str | None:
-        if not self.view.whole and getattr(task, "max_turns", 1) == 1:
-            return (
-                f"{type(self.view).__name__} (experience.view) is what is seen before each turn, and task {task.id!r} "
-                "has one turn: set experience.view=full-history."
-            )
-        return super().lacks(task)
+        return unused(self.view, task) or super().lacks(task)
 
     @property
     def rows_per_problem(self) -> int:

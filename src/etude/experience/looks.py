@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from etude.core.draws import Draw
 from etude.core.episodes import Episode, Segment, StopReason
+from etude.core.errors import DataError
 from etude.experience.lines import Lines
 from etude.experience.views import Look, View, count, only_seen
 from etude.policies.sampling import Sampling
@@ -67,23 +68,13 @@ class Views(Looks):
 
     def said(self, going: Sequence[int]) -> None:
         for i in going:
-            seen, rows, said = self.now.pop(i).segments, self.rows[i], self.episodes[i].segments[-1]
-            if rows and (rest := _behind(rows[-1], seen)) is not None:
-                rows[-1] += [*rest, said]
-            else:
-                rows.append([*map(only_seen, seen), said])
+            _add(self.rows[i], self.now.pop(i).segments, self.episodes[i].segments[-1])
 
     def finish(self) -> None:
         """The rows; the last with what was answered last, where it goes on to there."""
-        for i, (episode, rows) in enumerate(zip(self.episodes, self.rows)):
-            if not rows:  # nothing was said there, or in another view
-                continue
-            if not any(episode.segments[-1].action_mask):
-                look = self.view.look(episode, 0, self.texts)
-                rest = None if look is None or look.summary else _behind(rows[-1], look.segments)
-                rows[-1] += rest or []
-            if len(rows) != 1 or _tokens(rows[0]) != self.episodes[i].tokens:
-                episode.views = rows
+        for episode, rows in zip(self.episodes, self.rows):
+            if rows:  # else nothing was said there, or in another view
+                _end(episode, rows, self.view, self.texts)
 
     def _looked(self, going: Sequence[int]) -> list[int]:
         """Look at episodes; those that are not full."""
@@ -109,6 +100,48 @@ class Views(Looks):
                 request = self.now[i].segments[-1]
                 self.episodes[i].segments += [request, self.texts.said(completion, "summary")]
             self.said(some)
+
+
+def as_seen(episode: Episode, view: View, texts: Texts) -> Episode:
+    """A written episode with the rows that it would have if its turns had been taken in a view.
+
+    Raises: DataError where the view would have a summary written, or ends the episode, before one of the turns.
+    """
+    if view.whole:
+        return episode
+    again, rows = dataclasses.replace(episode, segments=[]), list[list[Segment]]()
+    for segment in episode.segments:
+        if any(segment.action_mask):
+            look = view.look(again, len(segment.tokens), texts)
+            if look is None or look.summary:
+                raise DataError(
+                    f"Turn {len(rows) + 1} of the worked answer to problem {episode.problem.id!r} has no room in "
+                    f"{type(view).__name__} (experience.view) without a summary, which nobody wrote: choose another "
+                    "view, or give it more room."
+                )
+            _add(rows, look.segments, segment)
+        again.segments.append(segment)
+    if rows:
+        _end(again, rows, view, texts)
+    return again
+
+
+def _add(rows: list[list[Segment]], seen: Sequence[Segment], said: Segment) -> None:
+    """A turn that was taken in a view: in the last row if the view goes on from that, else in a row of its own."""
+    if rows and (rest := _behind(rows[-1], seen)) is not None:
+        rows[-1] += [*rest, said]
+    else:
+        rows.append([*map(only_seen, seen), said])
+
+
+def _end(episode: Episode, rows: list[list[Segment]], view: View, texts: Texts) -> None:
+    """Give an episode that is over its rows; the last with what was answered last, where it goes on to there."""
+    if not any(episode.segments[-1].action_mask):
+        look = view.look(episode, 0, texts)
+        rest = None if look is None or look.summary else _behind(rows[-1], look.segments)
+        rows[-1] += rest or []
+    if len(rows) != 1 or _tokens(rows[0]) != episode.tokens:
+        episode.views = rows
 
 
 def _tokens(segments: Sequence[Segment]) -> list[int]:

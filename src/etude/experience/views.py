@@ -18,7 +18,7 @@ from etude.policies.chat import conversational
 
 if TYPE_CHECKING:
     from etude.core.method import Method
-    from etude.core.task import LanguageTask
+    from etude.core.task import LanguageTask, Task
     from etude.experience.texts import Texts
 
 
@@ -238,9 +238,19 @@ def _asked(turn: Sequence[Segment], view: SummaryAt, texts: Texts, episode: Epis
 
 
 def view_of(method: Method, task: LanguageTask) -> View:
-    """What the policy of a method sees before each turn; everything where it samples nothing, and of one turn."""
+    """What the policy of a method sees before each turn; everything without a view in its experience, and of one turn."""
     view = getattr(method.slots().get("experience"), "view", None)
     return view if isinstance(view, View) and task.max_turns > 1 else FullHistory()
+
+
+def unused(view: View, task: Task) -> str | None:
+    """Why a view is none of a task, as a sentence; None if it can be."""
+    if view.whole or getattr(task, "max_turns", 1) > 1:
+        return None
+    return (
+        f"{type(view).__name__} (experience.view) is what is seen before each turn, and task {task.id!r} has one turn: "
+        "set experience.view=full-history."
+    )
 
 
 def parted(segments: Sequence[Segment]) -> tuple[list[Segment], list[list[Segment]]]:

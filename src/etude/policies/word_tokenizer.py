@@ -90,10 +90,13 @@ ACTORS = ("ana", "ben", "cleo", "dan", "eva")
 PLACES = ("mill", "barn", "well", "pier")
 
 
-# Family `chess`: positions and moves, letter by letter, and what a game comes to
+# Family `chess`: positions and moves, squares whole and the rest letter by letter, and what a game comes to
 
-CHESS = (*"KQRBNPkqrbnp", *"abcdefgh", *digits, *"/-wx+#=O", " ", "\n", "mate", "lost", "draw", "illegal")
-"""FEN and SAN; some letters of pieces and of files are the same."""
+CHESS = (
+    *"KQRBNPkqrbnp", *"abcdefgh", *digits, *"/-wx+#=O", " ", "\n", "mate", "lost", "draw", "illegal",
+    *(f"{file}{rank}" for file in "abcdefgh" for rank in range(1, 9)),
+)  # fmt: skip
+"""Pieces and squares, FEN and SAN; some letters of pieces and of files are the same."""
 
 
 # Family `agents`: all that agents' tasks say, these words and those of the families of single ones

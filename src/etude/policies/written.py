@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from etude.core.episodes import Episode, Problem, Segment, StopReason
@@ -14,14 +14,18 @@ if TYPE_CHECKING:
 
 
 def written(
-    problem: Problem, segments: Sequence[Segment], group: int, policy: LanguagePolicy, add_bos: bool | None = None
-) -> Episode:
+    problem: Problem, segments: Sequence[Segment], group: int, policy: LanguagePolicy, add_bos: bool | None = None,
+    seen: Callable[[Episode], Episode] = lambda episode: episode,
+) -> Episode:  # fmt: skip
     """An episode from written segments: what the assistant says is learned, with the token that ends it.
 
     In a conversation that is what the chat template ends a turn with, and the episode's tokens are those of the
     rendered whole; elsewhere it is the tokenizer's end token. An episode that does not fit the model's context is never
     cut: it comes back empty, with a warning, and loops leave episodes without an action token out. It has ended unless
     its last segment says that a limit stopped it (`info["stop"]`).
+
+    Args:
+        seen: makes its training rows; the whole is one by default.
     """
     start = next((i for i, s in enumerate(segments) if s.role == "assistant"), len(segments))
     encode = _conversation if conversational(segments) else _text
@@ -31,8 +35,8 @@ def written(
         segment.action_mask = [1] * learned + [0] * (len(tokens) - learned)
         segment.behaviour_logp = [0.0] * len(tokens)
     stop = segments[-1].info.get("stop", StopReason.TERMINATED)
-    episode = Episode(problem, list(segments), group, written=True, stop=stop)
-    if (size := len(episode.tokens)) > policy.context:
+    episode = seen(Episode(problem, list(segments), group, written=True, stop=stop))
+    if (size := max(len(row.tokens) for row in episode.rows)) > policy.context:
         warnings.warn(
             f"Problem {problem.id!r} and its written answer have {size} tokens, more than the {policy.context} that "
             "the model can attend to: left out.",

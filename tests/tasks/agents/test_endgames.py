@@ -72,7 +72,7 @@ def test_an_ambiguous_move_is_none_and_marks_of_check_may_be_missing() -> None:
 @pytest.mark.parametrize("opponent", ["random", "flees"])
 def test_games_follow_the_rules(opponent: Any) -> None:
     """Every position that is told comes of the last one by the move that was said and a legal one of Black's."""
-    task = endgames.replace(opponent=opponent, slips=0.5)
+    task = endgames.replace(opponent=opponent, slips=0.5, position="fen")
     for i in range(3):
         problem = task.problems("train")[i]
         segments = task.script(problem, Stream(i))
@@ -106,10 +106,30 @@ def test_what_is_posed() -> None:
         for i in range(5):
             problem = task.problems("test")[i]
             board = chess.Board(problem.info["fen"])
-            assert problem.level == ending and problem.prompt == f"{board.fen()}\n"
+            assert problem.level == ending and problem.prompt == f"{' '.join(listed(board))}\n"
+            assert task.replace(position="fen").problems("test")[i].prompt == f"{board.fen()}\n"
             assert board.is_valid() and board.turn == chess.WHITE and not board.is_game_over()
             assert len(board.piece_map()) == 3 and len(board.pieces(piece, chess.WHITE)) == 1
             assert ending != "KPK" or pushed_through(board)
+
+
+def listed(board: chess.Board) -> list[str]:
+    """What stands where, a board's letters read off one by one."""
+    rows = str(board).replace(" ", "").splitlines()
+    found = [f"{letter}{'abcdefgh'[x]}{8 - y}" for y, row in enumerate(rows) for x, letter in enumerate(row)]
+    return sorted((said for said in found if said[0] != "."), key=lambda said: (said[0].islower(), said[0]))
+
+
+@pytest.mark.slow
+def test_games_told_either_way_are_the_same_games() -> None:
+    """Problems, answers and what comes of it differ only in how positions are said, and pieces are shorter."""
+    short, long = endgames.replace(slips=0.3), endgames.replace(slips=0.3, position="fen")
+    for i in range(2):
+        a, b = (task.script(task.problems("train")[i], Stream(i)) for task in (short, long))
+        assert [(s.role, s.reward) for s in a] == [(s.role, s.reward) for s in b]
+        for said, told in zip(a, b, strict=True):
+            assert said.text == told.text or said.text.split() == listed(chess.Board(told.text.strip()))
+        assert sum(len(s.text) for s in a) < 0.6 * sum(len(s.text) for s in b)
 
 
 def pushed_through(board: chess.Board) -> bool:
@@ -204,7 +224,8 @@ def test_games_end_at_their_limit() -> None:
 def test_every_letter_is_a_token_and_moves_fit() -> None:
     words: Any = build_word_tokenizer("chess", 2048)
     for i in range(2):
-        texts = [s.text for s in endgames.replace(slips=0.5).script(endgames.problems("train")[i], Stream(i))]
+        task = endgames.replace(slips=0.5, position="pieces" if i else "fen")
+        texts = [s.text for s in task.script(task.problems("train")[i], Stream(i))]
         tokens = words(texts)["input_ids"]
         assert all(words.unk_token_id not in t for t in tokens) and list(map(words.decode, tokens)) == texts
         assert all(len(t) < endgames.max_tokens for t in tokens[1::2])

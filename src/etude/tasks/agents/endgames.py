@@ -1,8 +1,10 @@
 """Chess endgames in text: positions that are won for White, who is to move, against a lone king.
 
-    8/8/8/4k3/8/8/1Q6/K7 w - - 0 1          a position, as FEN
+    Ka1 Qb2 ke5                             a position: pieces and where they stand, Black's written small
     Qb4                                     a move, as SAN
-    8/8/8/3k4/1Q6/8/8/K7 w - - 2 2          the position after Black's answer
+    Ka1 Qb4 kd5                             the position after Black's answer
+
+or, with `task.position=fen`, `8/8/8/4k3/8/8/1Q6/K7 w - - 0 1` and so on.
 
 The rules are those of the package `chess`. A move that is none, or that nobody may make here, loses the game at once.
 """
@@ -46,6 +48,8 @@ class Endgames(TurnTask):
             Black does.
         opponent: 'random' makes any legal move; 'flees' takes what it can, else goes where its king has most squares to
             go to next. What it does by chance the position and the seed decide, so a game can be branched.
+        position: how a position is told: 'pieces' names each and where it stands, 'fen' is the usual line of a whole
+            board, whose clocks it also tells.
         max_turns, slips, seed: as of `TurnTask`; turns are White's moves.
 
     Splits: 'train' and 'test', which share no position. Levels are the endings.
@@ -64,6 +68,7 @@ class Endgames(TurnTask):
 
     endings: tuple[Ending, ...] = ("KQK", "KRK", "KPK")
     opponent: Literal["random", "flees"] = "random"
+    position: Literal["pieces", "fen"] = "pieces"
     max_turns: Count = 30  # type: ignore[misc]
 
     def check(self) -> None:
@@ -76,11 +81,28 @@ class Endgames(TurnTask):
         board = placed(chess, ending[1], random)
         if board is None or (ending == "KPK" and not runs_through(board.fen())):
             return None
-        fen = board.fen()
-        return Posed(f"{fen}\n", None, ending, {"fen": fen})
+        return Posed(f"{self.told(board)}\n", None, ending, {"fen": board.fen()})
+
+    def divided(self, posed: Posed) -> str:
+        return f"{posed.info['fen']}\n"
+
+    def told(self, board: chess.Board) -> str:
+        """A position as the player is told it; pieces in the order of FEN's letters: White's king first."""
+        return str(board.fen()) if self.position == "fen" else pieces(board)
 
     def environment(self) -> Endgame:
         return Endgame(self)
+
+
+def pieces(board: chess.Board) -> str:
+    """Each piece and its square, White's in the order of `KQRBNP`, then Black's, both by squares.
+
+    >>> import chess
+    >>> pieces(chess.Board("8/8/8/4k3/8/8/1Q6/K7 w - - 0 1"))
+    'Ka1 Qb2 ke5'
+    """
+    found = sorted(("KQRBNPkqrbnp".index(piece.symbol()), square) for square, piece in board.piece_map().items())
+    return " ".join("KQRBNPkqrbnp"[kind] + rules().square_name(square) for kind, square in found)
 
 
 def placed(chess: Any, piece: str, random: Generator) -> chess.Board | None:
@@ -243,7 +265,7 @@ class Endgame(Game):
         self.state["fen"] = board.fen()
         if board.is_checkmate():
             return Heard(" lost", -1.0, True)
-        return Heard(" draw", 0.0, True) if drawn(board) else Heard(f" {board.fen()}")
+        return Heard(" draw", 0.0, True) if drawn(board) else Heard(f" {self.task.told(board)}")
 
     def answer(self, board: chess.Board) -> chess.Move:
         """Black's move."""
