@@ -238,7 +238,7 @@ def _asked(turn: Sequence[Segment], view: SummaryAt, texts: Texts, episode: Epis
 
 
 def view_of(method: Method, task: LanguageTask) -> View:
-    """What the policy of a method sees before each turn; everything without a view in its experience, and of one turn."""
+    """What the policy of a method sees before each turn; everything of one turn, and without a view of its own."""
     view = getattr(method.slots().get("experience"), "view", None)
     return view if isinstance(view, View) and task.max_turns > 1 else FullHistory()
 
