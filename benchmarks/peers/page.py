@@ -158,7 +158,17 @@ def differs(rows: Sequence[Row]) -> list[str]:
     for case, record, _ in rows:
         for sentence in (*case.differs, *record["lacks"]):
             about.setdefault(sentence, []).append(case.name)
+    for name in (case.name for case, record, own in rows if own and _scores(own) == _scores(record["peer"])):
+        about.setdefault(SAME, []).append(name)
     return [f"- {sentence} ({', '.join(dict.fromkeys(names))})" for sentence, names in about.items()]
+
+
+SAME = "Nothing is sampled in training, so both learn from the same rows: seed by seed each arm scores the same in both."
+
+
+def _scores(side: Record) -> dict[int, Any]:
+    """Of each arm, by seed."""
+    return {pair["seed"]: (pair["arm"], pair["baseline"]) for pair in side["runs"]}
 
 
 def versions(records: Sequence[Record]) -> str:
