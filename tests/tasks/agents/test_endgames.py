@@ -47,11 +47,13 @@ def test_stalemate_and_too_little_and_fifty_moves_are_draws() -> None:
 
 
 @pytest.mark.parametrize("said", ["Qh9", "Qg8", "Kh7", "nonsense", "", "Qa2 Qa3", "--", "O-O", "e5", "Ka3"])
-def test_what_is_no_legal_move_loses(said: str) -> None:
+def test_what_is_no_legal_move_costs_and_changes_nothing(said: str) -> None:
     """The pieces stand on a1 (queen), f6 (king) and h8, so that no queen goes to g8, and no king to h7 or a3."""
-    found = say(begun("7k/8/5K2/8/8/8/8/Q7 w - - 0 1"), said)[0]
-    assert (found.segments[0].text, found.reward, found.terminated) == (" illegal\n", -1.0, True)
+    game = begun("7k/8/5K2/8/8/8/8/Q7 w - - 0 1")
+    found, after = say(game, said, "Qh1+")
+    assert (found.segments[0].text, found.reward, found.terminated) == (" illegal Kf6 Qa1 kh8\n", -1.0, False)
     assert found.info is not None and found.info["valid"] is False and found.info["success"] is False
+    assert after.reward == 0 and after.segments[0].text.startswith(" Kf6 Qh1 k")
 
 
 def test_being_mated_loses() -> None:

@@ -6,7 +6,8 @@
 
 or, with `task.position=fen`, `8/8/8/4k3/8/8/1Q6/K7 w - - 0 1` and so on.
 
-The rules are those of the package `chess`. A move that is none, or that nobody may make here, loses the game at once.
+The rules are those of the package `chess`. A move that is none, or that nobody may make here, costs 1 and changes
+nothing, as in the released code of LMRL-Gym (arXiv:2311.18232): the position is told again.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def rules() -> Any:
 
 
 class Endgames(TurnTask):
-    """Mate a lone king: 1 for mate; -1 for a move that is not legal, and for being mated; 0 for a draw.
+    """Mate a lone king: 1 for mate; -1 for each move that is not legal, and for being mated; 0 for a draw.
 
     Args:
         endings: what White has beside the king. A queen or a rook wins from every position in which White is to move;
@@ -256,7 +257,7 @@ class Endgame(Game):
         board = self.board
         move = read(board, " ".join(words))
         if move is None:
-            return Heard(" illegal", -1.0, True, valid=False)
+            return Heard(f" illegal {self.task.told(board)}", -1.0, valid=False)
         board.push(move)
         if board.is_checkmate():
             return Heard(" mate", 1.0, True, True)
