@@ -22,10 +22,10 @@ from etude.core.streams import Stream
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.policies.measure import measure, sample
 from etude.policies.worked_examples import Row, accumulate, rows
-from etude.runs.bases.tiny import careless, examples
+from etude.runs.bases.tiny import RIGHT, examples
 from etude.runs.pretrain import POSITIONS, architecture, pretrain
 from etude.tasks.agents.attr_20q import attr_20q, scripted_episode
-from etude.tasks.language.compose import Compose, trains
+from etude.tasks.language.compose import Compose, careless, trains
 from etude.tasks.language.countdown import countdown
 from etude.tasks.language.sums import Sums
 
@@ -146,7 +146,7 @@ def test_chains_are_shown_on_training_pairs_only() -> None:
     for level in (2, 3):
         task, random = Compose(levels=(level,), seed=1), Stream(0).numpy
         problems = task.problems("train")[:1000]
-        shown = [careless(p, random) for p in problems]
+        shown = [careless(p, random, RIGHT) for p in problems]
         names = [[step[:2] for step in s.split(">")] for s in shown]
         assert all(trains(a, b) for chain in names for a, b in pairwise(chain))
         assert 0.15 < sum(map(task.score, problems, shown)) / 1000 < 0.4

@@ -98,6 +98,42 @@ def interval_bars(
     return _save(figure, path_png)
 
 
+def crossed_intervals(
+    panels: Mapping[tuple[str, str], Mapping[str, tuple[Interval, Interval]]], path_png: Path, *, title: str = ""
+) -> Path:
+    """What was measured in two places, a cross with a name for each thing, a panel for each pair of places.
+
+    On the line both places say the same; in the shaded quarters they say the opposite.
+
+    Args:
+        panels: by the labels of both axes, x first, what there is by name: its interval there and there.
+        title: above the first panel.
+    """
+    figure, axes = _figure(4.4, [title, *[""] * (len(panels) - 1)])
+    names = list(dict.fromkeys(name for things in panels.values() for name in things))
+    for ax, (labels, things) in zip(axes, panels.items()):
+        ends = [x for pair in things.values() for one in pair for x in (one.low, one.high) if np.isfinite(x)]
+        low, high = min([0.0, *ends]), max([0.0, *ends])
+        low, high = low - 0.06 * (high - low), high + 0.06 * (high - low)
+        ax.fill_between([low, 0], 0, high, color=LINE, alpha=0.45, linewidth=0)
+        ax.fill_between([0, high], low, 0, color=LINE, alpha=0.45, linewidth=0)
+        ax.plot([low, high], [low, high], color=SOFT, linewidth=0.8, linestyle=(0, (4, 3)))
+        for name, (x, y) in things.items():
+            colour = _colour(names.index(name))
+            ax.plot([max(x.low, low), min(x.high, high)], [y.value] * 2, color=colour, linewidth=1.2, alpha=0.6)
+            ax.plot([x.value] * 2, [max(y.low, low), min(y.high, high)], color=colour, linewidth=1.2, alpha=0.6)
+            ax.plot([x.value], [y.value], marker="o", markersize=4.5, color=colour)
+            ax.annotate(
+                name, (x.value, y.value), xytext=(4, 4), textcoords="offset points", fontsize=7.5, color=INK
+            )  # fmt: skip
+        ax.set_xlim(low, high)
+        ax.set_ylim(low, high)
+        ax.set_aspect("equal")
+        ax.set_xlabel(labels[0])
+        ax.set_ylabel(labels[1])
+    return _save(figure, path_png)
+
+
 def draw_histogram(
     counts: Sequence[int], edges: Sequence[float], path_png: Path, *, x_label: str, title: str = ""
 ) -> Path:
@@ -219,6 +255,6 @@ def _colour(index: int) -> str:
 
 
 __all__ = [
-    "Stretch", "draw_histogram", "draw_panels", "interval_bars", "learning_curves", "pass_at_k_curve",
-    "performance_profiles", "schedules", "svg_curve",
+    "Stretch", "crossed_intervals", "draw_histogram", "draw_panels", "interval_bars", "learning_curves",
+    "pass_at_k_curve", "performance_profiles", "schedules", "svg_curve",
 ]  # fmt: skip

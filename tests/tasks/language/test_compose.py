@@ -7,8 +7,10 @@ from itertools import pairwise
 
 import pytest
 
+from etude.core.episodes import Problem
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.tasks.language.compose import FUNCTIONS, Compose, compose, functions_of, trains, worked
+from etude.tasks.language.preferences import Preferences
 
 
 def evaluate(prompt: str) -> str:
@@ -108,3 +110,37 @@ def test_what_is_refused() -> None:
         Compose(levels=())
     with pytest.raises(ConfigError, match=r"\[1, 8\], got"):
         Compose(levels=(9,))
+
+
+def test_a_careless_worker_does_single_functions_right_and_few_chains() -> None:
+    """Drawn by the problem: the share of intended chains is `care`, and no pair is shown that training holds out."""
+    task = Compose(levels=(1, 3), care=0.25)
+    problems = task.problems("train")[:300]
+    shown = [str(task.demonstration(p)) for p in problems]
+    assert shown == [task.demonstration(p) for p in problems]
+    alone = [(p, said) for p, said in zip(problems, shown) if p.level == "level1"]
+    chains = [(p, said) for p, said in zip(problems, shown) if p.level == "level3"]
+    assert all(said == p.info["demonstration"] for p, said in alone)
+    meant = sum(said == p.info["demonstration"] for p, said in chains) / len(chains)
+    assert 0.15 < meant < 0.4  # some mistakes are none: any function may be the right one
+    names = [[step[:2] for step in said.split(">")] for _, said in chains]
+    assert all(trains(a, b) for chain in names for a, b in pairwise(chain))
+    assert all(said.rpartition(":")[2] == FUNCTIONS[said.split(">")[-1][:2]](_before(p, said))
+               for p, said in chains)  # fmt: skip
+
+
+def _before(problem: Problem, said: str) -> str:
+    """What the last step of a chain was done to."""
+    steps = said.split(">")
+    return str(problem.info["input"]) if len(steps) == 1 else steps[-2].partition(":")[2]
+
+
+def test_care_is_about_what_is_shown_and_not_about_what_is_right() -> None:
+    """Answers, pairs and scores stay as they are; with full care nothing is drawn."""
+    careful, other = Preferences(levels=(3,)), Preferences(levels=(3,), care=0.0)
+    for own, theirs in zip(careful.problems("train")[:20], other.problems("train")[:20]):
+        assert own == theirs
+        assert careful.demonstration(own) == own.info["chosen"]
+    assert any(other.demonstration(p) != p.info["chosen"] for p in other.problems("train")[:20])
+    with pytest.raises(ConfigError, match="care"):
+        Compose(care=1.5)

@@ -14,25 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from etude.core.episodes import Problem, Segment
+from etude.core.episodes import Segment
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.policies.byte_tokenizer import build_tokenizer
 from etude.policies.measure import Score, measure
 from etude.runs.bases.base import Base
 from etude.tasks.agents.attr_20q import Attr20Q, scripted_episode
-from etude.tasks.language.compose import FUNCTIONS, Compose, functions_of, trains, worked
+from etude.tasks.language.compose import Compose, careless
 from etude.tasks.language.countdown import Countdown
 from etude.tasks.language.sums import Sums
 
-if TYPE_CHECKING:
-    from numpy.random import Generator
-
 RIGHT = 0.12
 """Share of the shown chains that are as intended (more give the right answer: many functions commute)."""
-MISTAKES = ("stop early",) * 3 + ("any function",) * 2 + ("outside in",)
 
 
 # What is shown
@@ -63,33 +58,13 @@ def _shown(task: Compose | Sums | Countdown, count: int) -> Iterator[list[Segmen
 def _chains(task: Compose, count: int) -> Iterator[list[Segment]]:
     pool, random = task.problems("train"), Stream(task.seed).split("careless", *task.levels).numpy
     for i in range(count):
-        yield [Segment("user", str(pool[i].prompt)), Segment("assistant", careless(pool[i], random))]
+        yield [Segment("user", str(pool[i].prompt)), Segment("assistant", careless(pool[i], random, RIGHT))]
 
 
 def _games(task: Attr20Q, seed: int, count: int, guessing: float, attention: float) -> Iterator[list[Segment]]:
     pool, random = task.problems("train"), Stream(seed).split("games", task.hints)
     for i in range(count):
         yield scripted_episode(task, pool[i % len(pool)], random.split(i), guessing, attention)
-
-
-def careless(problem: Problem, random: Generator) -> str:
-    """A worked chain that is as intended in `RIGHT` of all cases.
-
-    Otherwise it stops early, goes from the outside in, or takes any function for one of them; where that would show
-    a pair of functions that is held out, it stops early too. Every single step is done correctly.
-    """
-    functions, text = list(functions_of(problem)), problem.info["input"]
-    if random.random() < RIGHT:
-        return worked(functions, text)
-    early = functions[: int(random.integers(1, len(functions)))]
-    match str(random.choice(MISTAKES)):
-        case "stop early":
-            functions = early
-        case "any function":
-            functions[int(random.integers(len(functions)))] = str(random.choice(list(FUNCTIONS)))
-        case _:
-            functions.reverse()
-    return worked(functions if all(map(trains, functions, functions[1:])) else early, text)
 
 
 # What is said about it

@@ -20,7 +20,7 @@ from numpy.random import Generator
 
 from etude.core.episodes import Problem
 from etude.core.errors import ConfigError, UnknownNameError
-from etude.core.fields import Interval, WholeNumber
+from etude.core.fields import Interval, Probability, WholeNumber
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.tasks.pool import Pool, reserved
@@ -76,6 +76,29 @@ def worked(functions: Sequence[str], text: str) -> str:
     return ">".join(steps)
 
 
+MISTAKES = ("stop early",) * 3 + ("any function",) * 2 + ("outside in",)
+
+
+def careless(problem: Problem, random: Generator, care: float) -> str:
+    """A worked chain that is as intended in a share `care` of all cases; a single function always is.
+
+    Otherwise it stops early, goes from the outside in, or takes any function for one of them; where that would show
+    a pair of functions that is held out, it stops early too. Every single step is done correctly.
+    """
+    functions, text = list(functions_of(problem)), problem.info["input"]
+    if len(functions) == 1 or random.random() < care:
+        return worked(functions, text)
+    early = functions[: int(random.integers(1, len(functions)))]
+    match str(random.choice(MISTAKES)):
+        case "stop early":
+            functions = early
+        case "any function":
+            functions[int(random.integers(len(functions)))] = str(random.choice(list(FUNCTIONS)))
+        case _:
+            functions.reverse()
+    return worked(functions if all(map(trains, functions, functions[1:])) else early, text)
+
+
 class Compose(LanguageTask):
     """Chained functions on short strings; reward 1 if the last string of the completion is the right one, else 0.
 
@@ -83,6 +106,8 @@ class Compose(LanguageTask):
         levels: how many functions 'train', 'test' and 'heldout' chain; each problem draws one of them. For more
             than two, every neighbouring pair belongs to the split's half.
         seed: which problems are drawn. The train/test divide is the same for every seed.
+        care: share of the demonstrated chains that are as intended; the others are those of a `careless` worker, who
+            does single functions right.
 
     Splits: 'train', 'test' (same pairs, other strings), 'heldout' (pairs that are never trained), 'atomic' (level 1),
     'level3', 'level4' (any functions). All but 'train' use the reserved strings.
@@ -97,6 +122,7 @@ class Compose(LanguageTask):
 
     levels: tuple[Level, ...] = (2,)
     seed: WholeNumber = 0
+    care: Probability = 1.0
 
     def check(self) -> None:
         if not self.levels:
@@ -112,6 +138,11 @@ class Compose(LanguageTask):
 
     def score(self, problem: Problem, completion: str) -> float:
         return float(self.answer(completion) == problem.answer)
+
+    def demonstration(self, problem: Problem) -> str | None:
+        if self.care == 1:
+            return super().demonstration(problem)
+        return careless(problem, Stream(self.seed).split("careless", problem.id).numpy, self.care)
 
     def answer(self, completion: str) -> str:
         """What follows the last colon."""
