@@ -44,11 +44,14 @@ Those above the line are claims.
 
 {sizes}
 
-Every model has three layers; the larger ones are two and four times as wide. They have read what the shipped `tiny` has
-read of the task: single functions done right, chains of two and three by a careless worker
-([`compose-easy-3m`](../beds/language/compose-easy-3m.toml)). What a model gets right after reading is a matter of what
-was read, so all begin alike: a start whose pass@1 is not within {easy} on chains of two, or {medium} on chains of
-three, is refused. The smallest is `tiny` itself, which has read of other tasks, too.
+Every model has three layers. The smallest is the shipped `tiny`; the others are two and four times as wide, in their
+feed-forward layers four and eight times, and begin by saying what `tiny` says: each number stands there several times,
+and what reads it has several weights that add up to the old one (`wide:2x4:tiny`; Net2Net, arXiv:1511.05641). So all
+begin with the same right answers, which models that learn from nothing do only by luck. Then they read 3,200 worked
+examples like those that `tiny` has read of this task, single functions done right and chains of two and three by a
+careless worker, in which the copies part ([`compose-easy-3m`](../beds/language/compose-easy-3m.toml)). A start whose
+pass@1 is not within {easy} on chains of two, or {medium} on chains of three, is refused. What is compared is thus how
+methods train larger networks that can do the same, not what larger networks learn before.
 
 Larger models want smaller rates. At each size GRPO was swept over three on chains of two, with two seeds that nothing
 else uses; the best by area is that of every arm of this size, SFT's too, on both levels. Everything else is as

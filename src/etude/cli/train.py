@@ -90,7 +90,8 @@ def train(
         'path-table:N' or 'linear-attention:N' (tables of a graph of N nodes), a local folder, a causal language model
         of the hub, or a run's folder: its newest whole checkpoint; in control a run alone, whose policies the members
         begin with. 'selective:NAME' is a new adapter beside any of these, which stays frozen, with a selector of who
-        writes each token.
+        writes each token; 'wide:2x4:NAME' is twice as wide, in its feed-forward layers four times, and says what NAME
+        says.
     steps
         Training steps, 150 by default; in control environment steps of each member, by default the task's.
     seed

@@ -4,7 +4,8 @@ A name like `blank:1x120`, or `blank:2x64x4` with four heads, is a model that ha
 of so many layers and so wide, with tiny's tokenizer and random weights that are the same in every run, or with a token
 for each word of a family of tasks, as `blank:2x128@tools` (`word_tokenizer.py`). Names like `two-matrices:30` are
 models small enough to be read, see `readable.py`. `selective:NAME` is a new adapter beside a model of any of these
-names, which stays as it is, and a selector of who writes each token (`selective.py`).
+names, which stays as it is, and a selector of who writes each token (`selective.py`). `wide:2x4:NAME` is a wider model
+that says what NAME says (`wide.py`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ READABLE_TYPE = "etude-readable"
 BESIDE = re.compile("(selective|adapter):(.+)")
 """A new adapter beside a model that stays frozen, with a selector or alone (`selective.py`), and that model's name."""
 SELECTIVE_TYPE = "etude-selective"
+WIDE = re.compile(r"wide:([1-9]\d*)x([1-9]\d*):(.+)")
+"""Times the hidden width, times the width of feed-forward layers, and the model that is widened (`wide.py`)."""
 BLANK_SEED = 0
 BLANK_POSITIONS = 512
 
@@ -57,8 +60,8 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a model, with end and padding tokens checked (faults row 19)."""
     from transformers import AutoTokenizer
 
-    if beside := BESIDE.fullmatch(name):
-        return load_tokenizer(beside[2])
+    if (inside := named(name)) != name:
+        return load_tokenizer(inside)
     if is_readable(name):
         readable: PreTrainedTokenizerBase = _readable().readable_tokenizer(name)
         return readable
@@ -88,7 +91,14 @@ def load_model(name: str, dtype: torch.dtype, device: torch.device, bits: int | 
         return both
     if bits is not None:
         quantized.check(name, dtype, device)
+    if wide := _asked_wide(name):
+        import torch
 
+        narrow = load_model(wide[3], torch.float32, torch.device("cpu"))
+        grown = _wide().widened(narrow, wide[3], int(wide[1]), int(wide[2]))
+        move(grown, device, dtype)
+        grown.eval()
+        return grown
     if is_readable(name):
         tables: PreTrainedModel = _readable().readable(name)
         move(tables, device, dtype)
@@ -129,9 +139,9 @@ def is_shipped(name: str) -> bool:
 
 
 def named(name: str) -> str:
-    """The model that stays frozen, of a name that asks for an adapter beside one; else the name itself."""
-    beside = BESIDE.fullmatch(name)
-    return beside[2] if beside else name
+    """The model inside of a name that asks for an adapter beside it, or for a wider one; else the name itself."""
+    beside, wide = BESIDE.fullmatch(name), _asked_wide(name)
+    return beside[2] if beside else wide[3] if wide else name
 
 
 def is_readable(name: str) -> bool:
@@ -151,6 +161,24 @@ def _readable() -> ModuleType:
 
     logging.disable_progress_bar()
     return readable
+
+
+def _asked_wide(name: str) -> re.Match[str] | None:
+    """What a name says of a wider model. Raises ConfigError if it is not spelled out."""
+    found = WIDE.fullmatch(name)
+    if name.startswith("wide:") and not found:
+        raise ConfigError(
+            "A wider model is called wide:WIDTHxFEEDFORWARD:NAME, by how many times as wide it is, as in "
+            f"wide:2x4:tiny; got {name!r}."
+        )
+    return found
+
+
+def _wide() -> ModuleType:
+    """Its module."""
+    from etude.policies import wide
+
+    return wide
 
 
 def _selective() -> ModuleType:

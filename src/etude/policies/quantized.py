@@ -42,7 +42,7 @@ def check(name: str, dtype: torch.dtype, device: torch.device) -> None:
         raise error
     if dtype == torch.float64:
         raise ConfigError("A base in 4 bits is computed in bfloat16 or float32, got dtype='float64'.")
-    if loading.is_blank(name) or loading.is_readable(name):
+    if loading.is_blank(name) or loading.is_readable(name) or loading.WIDE.fullmatch(name):
         raise ConfigError(f"{name} is made in memory; a base in 4 bits is loaded from a folder or the hub.")
     if adapters.is_adapter(Path(loading.resolve(name))):
         raise ConfigError(
