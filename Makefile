@@ -55,6 +55,7 @@ format: env  ## Rewrite the code in the project's style
 docs: env  ## Write the generated pages again
 	$(BIN)/python docs/make_methods.py
 	$(BIN)/python benchmarks/claims_vs_peers.py page
+	$(BIN)/python benchmarks/across_sizes.py --page
 
 # needs neither torch nor etude: the reference is read from the source
 site:  ## The documentation as a site, in site/

@@ -25,7 +25,7 @@ A verdict that holds in one library only may be about that library. Here claims 
 arms are the peer's own code, from the same start, on the same problems in the same order, with the same reward, number
 of completions, steps and learning rate. Its weights are scored by etude's evaluation on the bed's fixed test at the
 same steps, arms are paired by seed, and the pairs are judged [by the same rules](make-a-claim.md). Both sides are as
-published, not tuned.
+published, not tuned. Whether they hold in larger models is [another page](across-sizes.md).
 
 {summary}
 

@@ -17,12 +17,14 @@ LEVELS = {"easy": "language/compose-easy", "medium": "language/compose-medium"}
 """Beds of the smallest size; those of the others have its name behind theirs."""
 SIZES = ("0.5m", "3m", "12m")
 """Millions of parameters, the smallest first."""
-STARTS = {"easy": (0.25, 0.45), "medium": (0.08, 0.25)}
+STARTS = {"easy": (0.25, 0.45), "medium": (0.15, 0.35)}
 """pass@1 of a start between which its effects are compared with those of other sizes: who begins elsewhere has another
 way to go."""
 RATE = "optimizer.lr"
 FACTORS = (1.0, 2.0, 4.0)
-"""Of the automatic rate, what is swept for a model that comes without a bed."""
+"""Times the automatic rate, what is swept for a model that comes without a bed."""
+READ = 3000
+"""Steps of reading for such a model, which knows nothing of the task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +122,7 @@ def given(model: str, steps: int | None = None, rate: float | None = None) -> Si
 
     Args:
         model: a folder, or whatever else `--model` takes.
-        steps, rate: of that reading; the recipe's steps, and ten times the automatic rate, if not given.
+        steps, rate: of that reading; 3,000 steps, and ten times the automatic rate, if not given.
 
     Raises: ConfigError if its name is that of a size.
     """
@@ -132,7 +134,7 @@ def given(model: str, steps: int | None = None, rate: float | None = None) -> Si
     for level, bed in known(SIZES[-1]).beds.items():
         assert bed.start is not None
         reads = {**bed.start.set, RATE: rate or 10 * own}
-        start = replace(bed.start, model=model, set=reads, steps=steps or bed.start.steps)
+        start = replace(bed.start, model=model, set=reads, steps=steps or READ)
         sweep = {RATE: [own * factor for factor in FACTORS]}
         beds[level] = replace(bed, name=f"{LEVELS[level]}-{name}", start=start, sweep=sweep)
     return Size(name, beds)

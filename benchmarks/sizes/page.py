@@ -27,9 +27,7 @@ measured on models of several sizes: [claims that other libraries repeat](peers.
 GRPO here as published. What is asked is not how large an effect is, but whether methods come in the same order.
 
 {first}
-
-{correlations}
-{picture}
+{correlations}{picture}
 ## The effects
 
 A method against its baseline from the same start, with the same seeds, as many steps on the same problems: the area
@@ -47,22 +45,21 @@ Those above the line are claims.
 Every model has three layers. The smallest is the shipped `tiny`; the others are two and four times as wide, in their
 feed-forward layers four and eight times, and begin by saying what `tiny` says: each number stands there several times,
 and what reads it has several weights that add up to the old one (`wide:2x4:tiny`; Net2Net, arXiv:1511.05641). So all
-begin with the same right answers, which models that learn from nothing do only by luck. Then they read 3,200 worked
+begin with the same answers, which three models that each learned from nothing would not. Then they read 3,200 worked
 examples like those that `tiny` has read of this task, single functions done right and chains of two and three by a
 careless worker, in which the copies part ([`compose-easy-3m`](../beds/language/compose-easy-3m.toml)). A start whose
-pass@1 is not within {easy} on chains of two, or {medium} on chains of three, is refused. What is compared is thus how
-methods train larger networks that can do the same, not what larger networks learn before.
+pass@1 is not within {easy} on chains of two, or {medium} on chains of
+three, is refused. What is compared is thus how methods train larger networks that can do the same, not what larger
+networks learn before.
 
 Larger models want smaller rates. At each size GRPO was swept over three on chains of two, with two seeds that nothing
 else uses; the best by area is that of every arm of this size, SFT's too, on both levels. Everything else is as
 published.
-
 {baselines}
-
 ## Left out
 
-- `dpo` learns from pairs that its own start answered, in an experiment of its own; it has no bed that a size could be
-  put on.
+- `dpo` learns from pairs that its own start answered, in an experiment of its own, all of whose rates are for half
+  a million parameters; it has no bed that a size could be put on.
 - `ppo`, `a2c` and `trpo` are about control. Networks there are wide, not large: what a width changes is how well a
   return can be learned at all, and three effects have no order worth a number.
 
@@ -71,12 +68,13 @@ published.
 ```sh
 python benchmarks/across_sizes.py                       # hours; what was stopped goes on
 python benchmarks/across_sizes.py --sizes 0.5m 3m       # some of the sizes
-python benchmarks/across_sizes.py --model FOLDER        # a model of your own, on the device that is there
+python benchmarks/across_sizes.py --model FOLDER --workers 1    # your own, on the device that is there
 python benchmarks/across_sizes.py --page
 ```
 
-The starts are made by the way, or by `etude beds make language/compose-easy-12m`. Every run is a line below
-`studies/across-sizes/`.
+A model of your own knows nothing of the task, so it reads for longer (`--read-steps`, `--read-rate`), until it begins
+where the others do. The starts are made by the way, or by `etude beds make language/compose-easy-12m`. Every run is a
+line below `studies/across-sizes/`.
 """
 
 
@@ -174,7 +172,8 @@ def correlations(found: Sequence[Measured], pairs: Sequence[Compared]) -> str:
         label = f"{_size(pair.small)}, {_size(pair.large)}"
         rows.append([label, str(len(pair.names)), *map(shown, pair.found), ", ".join(selves)])
     return (
-        _rows(rows)
+        "\n"
+        + _rows(rows)
         + "\n\nIntervals are percentiles of a bootstrap over methods and over the seeds of each size. *With "
         "themselves*: Spearman's correlation to be expected if a size were measured twice with so many seeds; two "
         "sizes cannot be expected to agree better than that.\n"
@@ -252,7 +251,7 @@ def baselines(found: Sequence[Measured]) -> str:
         for (level, name), scores in size.baselines.items():
             of = {"easy": "two", "medium": "three"}[level]
             rows.append([name, of, size.name, *(f"{x:.3f}" for x in scores)])
-    return _rows(rows)
+    return f"\n{_rows(rows)}\n"
 
 
 def missing(found: Sequence[Measured]) -> str:

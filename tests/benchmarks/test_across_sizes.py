@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import across_sizes as study  # noqa: E402
 from sizes import cases as module  # noqa: E402
-from sizes.cases import CASES, FACTORS, LEVELS, RATE, SIZES, Case, Size, arms, given, known  # noqa: E402
+from sizes.cases import CASES, FACTORS, LEVELS, RATE, READ, SIZES, Case, Size, arms, given, known  # noqa: E402
 from sizes.effects import Measured, effects, measured, recorded, waiting  # noqa: E402
 from sizes.page import compared, page, said, signs  # noqa: E402
 from sizes.ranks import LEAST, agreement, kendall, repeated, spearman  # noqa: E402
@@ -146,7 +146,7 @@ def test_a_model_of_ones_own_reads_the_same_and_is_swept_around_its_automatic_ra
     assert (easy.start.model, easy.start.steps, easy.start.set["task.care"]) == ("models/my model", 70, 0.12)
     assert easy.start.set[RATE] == 10 * own and easy.sweep[RATE] == [own * factor for factor in FACTORS]
     slower = given("models/my model", rate=3e-5).first.start
-    assert slower is not None and (slower.set[RATE], slower.steps) == (3e-5, known("12m").first.start.steps)  # type: ignore[union-attr]
+    assert slower is not None and (slower.set[RATE], slower.steps) == (3e-5, READ)
 
 
 # What is refused

@@ -17,11 +17,16 @@ from etude.evaluation.intervals import Interval
 CURVES = {"grpo": np.linspace(0, 1, 20).reshape(4, 5), "dapo": np.linspace(0, 2, 20).reshape(4, 5)}
 CORRECT = np.random.default_rng(0).random((20, 6)) < 0.4
 TWO = [plots.Stretch("learner", 0, 1.0, 2.0, 0), plots.Stretch("sampler", 1, 0.0, 1.5, 1, left=True)]
+CROSSED = {
+    "a": (Interval(0.5, 0.4, 0.7), Interval(-0.2, -0.3, 0.1)),
+    "b": (Interval(0.2, 0.1, 0.3), Interval(0.2, 0.2, 0.2)),
+}
 FIGURES: dict[str, Callable[[Path], Path]] = {
     "learning": lambda p: plots.learning_curves(CURVES, range(5), p, y_label="pass@1", title="compose"),
     "bars": lambda p: plots.interval_bars({"a": Interval(0.5, 0.4, 0.7), "b": Interval(0.2, 0.2, 0.2)}, p),
     "pass": lambda p: plots.pass_at_k_curve({"before": CORRECT, "after": ~CORRECT}, p, resamples=50),
     "schedules": lambda p: plots.schedules({"plain": TWO, "ahead": TWO[:1]}, p, legend=("step 1", "step 2")),
+    "crossed": lambda p: plots.crossed_intervals({("small", "large"): CROSSED}, p, title="effects"),
     "profiles": lambda p: plots.performance_profiles({"a": [0.1, 0.5, 0.9]}, np.linspace(0, 1, 11), p),
 }
 
@@ -45,6 +50,19 @@ def test_figures_show_the_statistics(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert [t.get_text() for t in learning.get_legend().get_texts()] == ["grpo", "dapo"]
     assert attempts.lines[0].get_ydata()[[0, -1]] == pytest.approx([CORRECT.mean(), CORRECT.any(1).mean()])
     assert [t.get_text() for t in attempts.get_xticklabels()] == ["1", "2", "4", "6"]
+
+
+def test_crossed_intervals_show_both_places_on_equal_axes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Lines: where both are equal, then x interval, y interval and mark of each thing, with its name beside."""
+    seen = []
+    monkeypatch.setattr(plots, "_save", lambda figure, path: seen.append(figure) or path)
+    FIGURES["crossed"](tmp_path)
+    (ax,) = seen[0].axes
+    _, across, up, mark = (line.get_xydata().tolist() for line in ax.lines[:4])
+    assert across == [[0.4, -0.2], [0.7, -0.2]] and up == [[0.5, -0.3], [0.5, 0.1]] and mark == [[0.5, -0.2]]
+    assert [t.get_text() for t in ax.texts] == ["a", "b"]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("small", "large")
+    assert ax.get_xlim() == ax.get_ylim() and ax.get_xlim()[0] < -0.3 < 0.7 < ax.get_xlim()[1]
 
 
 def test_schedules_show_who_did_what_when(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

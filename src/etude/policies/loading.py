@@ -95,7 +95,7 @@ def load_model(name: str, dtype: torch.dtype, device: torch.device, bits: int | 
         import torch
 
         narrow = load_model(wide[3], torch.float32, torch.device("cpu"))
-        grown = _wide().widened(narrow, wide[3], int(wide[1]), int(wide[2]))
+        grown: PreTrainedModel = _wide().widened(narrow, wide[3], int(wide[1]), int(wide[2]))
         move(grown, device, dtype)
         grown.eval()
         return grown

@@ -39,11 +39,12 @@ def widened(model: PreTrainedModel, name: str, hidden: int, inner: int) -> Llama
             f"wide:... can widen Llama-type decoders without biases, and {name} is a {type(model).__name__}: name "
             "'tiny', 'tiny-agent', a blank one or a run that began with one of these."
         )
-    old = model.config
+    old, attention = model.config, model.model.layers[0].self_attn
+    groups = old.num_key_value_heads or old.num_attention_heads
     config = LlamaConfig.from_dict({
         **old.to_dict(), "dtype": "float32", "hidden_size": hidden * old.hidden_size,
         "intermediate_size": inner * old.intermediate_size, "num_attention_heads": hidden * old.num_attention_heads,
-        "num_key_value_heads": hidden * old.num_key_value_heads, "head_dim": model.model.layers[0].self_attn.head_dim,
+        "num_key_value_heads": hidden * groups, "head_dim": attention.head_dim,
         "tie_word_embeddings": False,
     })  # fmt: skip
     with torch.random.fork_rng(devices=[]):
@@ -82,5 +83,5 @@ def divided(weight: Tensor, outputs: int, inputs: int, random: torch.Generator) 
     rows, columns = weight.shape
     spread = float(weight.std(correction=0)) / inputs**0.5
     noise = spread * torch.randn(outputs, rows, inputs, columns, generator=random, dtype=weight.dtype)
-    parts = weight[:, None] / inputs + noise - noise.mean(2, keepdim=True)
+    parts: Tensor = weight[:, None] / inputs + noise - noise.mean(2, keepdim=True)
     return parts.reshape(outputs * rows, inputs * columns)
