@@ -92,6 +92,9 @@ def test_a_size_agrees_with_itself_as_far_as_its_seeds_do() -> None:
     alike = np.arange(8)[:, None] / 10 + np.array([-0.5, 0.1, 0.9])
     assert repeated(alike) == pytest.approx(1.0)
     assert repeated(noisy(0, 0.01)) > 0.97 > repeated(noisy(0, 0.4)) > -0.2
+    two = np.array([[0.0, 0.0, 0.0], [0.1, -0.05, 0.2]])  # each repetition has them in order with this chance
+    chance = stats.norm.cdf(two[1].mean() / stats.sem(two[1]))
+    assert repeated(two) == pytest.approx((2 * chance - 1) ** 2, abs=0.05)
     with pytest.raises(DataError, match="two seeds of each"):
         repeated(alike[:, :1])
 
