@@ -173,6 +173,7 @@ def test_what_cannot_be_asked_is_said_in_a_sentence(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("found", "advice"), [(0.02, "Read more"), (0.9, "Read fewer")])
 def test_a_start_unlike_the_others_is_refused(found: float, advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
     size = known("0.5m")
@@ -182,6 +183,7 @@ def test_a_start_unlike_the_others_is_refused(found: float, advice: str, monkeyp
         begun(size, "easy", size.beds["easy"], Path("nowhere"))
 
 
+@pytest.mark.slow
 def test_runs_of_another_machine_are_not_gone_on_with(tmp_path: Path) -> None:
     path = tmp_path / "size.json"
     path.write_text(json.dumps({"size": "0.5m", "recipes": "another", "state": "another"}))
