@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
+import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import IO, Any
+from types import SimpleNamespace
+from typing import IO, Any, NoReturn
 
 PRELOADED = (
     "etude.runs.train", "etude.runs.worlds.control", "etude.runs.worlds.language", "etude.runs.kinds.rollout",
@@ -113,14 +117,48 @@ class Served:
         return self._process.exitcode
 
 
-def etude(folder: Path, *args: str) -> Process:
-    """`etude ARGS` in this folder."""
-    return Process(folder, _said(folder), _etude, args)
+class Child:
+    """The same, forked by the process that starts it, whose child it is and with which it ends.
+
+    That one must not have taken a step yet: of its threads none is in the child, which takes over no lock but those.
+    """
+
+    def __init__(self, command: Sequence[str], *, stdout: IO[bytes], pass_fds: Sequence[int], **more: Any) -> None:
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            _serve_child(*pass_fds, stdout.fileno())
+
+    def poll(self) -> int | None:
+        if self.returncode is None and (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
+            self.returncode = os.waitstatus_to_exitcode(ended[1])
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout: float = 60.0) -> int:
+        due = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > due:
+                raise subprocess.TimeoutExpired("a forked child", timeout)
+            time.sleep(0.01)
+        return code
 
 
-def python(folder: Path, code: str, *args: str) -> Process:
+def etude(folder: Path, *args: str, forks: bool = False) -> Process:
+    """`etude ARGS` in this folder.
+
+    Args:
+        forks: whether its worker processes are forked from it, and not started anew, which takes seconds.
+    """
+    return Process(folder, _said(folder), _etude, args, forks)
+
+
+def python(folder: Path, code: str, *args: str, forks: bool = False) -> Process:
     """`python -c CODE ARGS` in this folder."""
-    return Process(folder, _said(folder), _python, code, args)
+    return Process(folder, _said(folder), _python, code, args, forks)
 
 
 def lean(folder: Path, call: Callable[..., None], *args: Any) -> None:
@@ -133,16 +171,50 @@ def _said(folder: Path) -> Path:
     return folder.parent / f"{folder.name}-{time.monotonic_ns()}.err"
 
 
-def _etude(args: Sequence[str]) -> None:
+def _etude(args: Sequence[str], forks: bool) -> None:
     from etude.cli import main
 
+    if forks:
+        _fork_workers()
     sys.argv = ["etude", *args]
     main()
 
 
-def _python(code: str, args: Sequence[str]) -> None:
+def _python(code: str, args: Sequence[str], forks: bool) -> None:
+    if forks:
+        _fork_workers()
     sys.argv, sys.path[:] = ["-c", *args], ["", *SEARCHED]
     exec(code, {"__name__": "__main__"})
+
+
+def _fork_workers() -> None:
+    """Let the worker processes of this one (`runtime/workers.py`) be forked from it."""
+    from etude.runtime import workers
+
+    own = SimpleNamespace(Popen=Child, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
+    workers.subprocess = own  # type: ignore[assignment]
+
+
+def _serve_child(line: int, said: int) -> NoReturn:
+    """Serve as `_serve_role` does, with nothing open that was the parent's, and without its end."""
+    from etude.runtime import serving
+
+    code = 1
+    try:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (1, 2):
+            os.dup2(said, number)
+        os.closerange(3, line)
+        os.closerange(line + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        serving.main(line)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _serve(orders: Connection, folder: Path) -> None:

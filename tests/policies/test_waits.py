@@ -73,9 +73,10 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_decoding_step_waits_for_nothing(kind: str, name: str) -> None:
     """Sixteen tokens more are one look more; before, eleven to fourteen things waited in every step."""
     policy, found = random_policy(kind), []
+    few = Sampling(**{**vars(WANTED[name]), "max_tokens": 2})
+    policy.generate(PROMPTS, few, draws(len(PROMPTS)))  # what is found out once for a model and its tokenizer
     for tokens in (16, 32, 64):
         wanted = Sampling(**{**vars(WANTED[name]), "max_tokens": tokens})
-        policy.generate(PROMPTS, wanted, draws(len(PROMPTS)))  # what is found out once for a model and its tokenizer
         with Waits() as waits:
             said = policy.generate(PROMPTS, wanted, draws(len(PROMPTS)))
         if name != "stops":

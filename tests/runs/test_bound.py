@@ -139,7 +139,7 @@ def test_after_too_many_restarts_an_asynchronous_run_stops_saved(
 
 @pytest.mark.skipif(not STAT.exists(), reason="counts processes in /proc")
 def test_an_asynchronous_run_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
-    run = sampling(tmp_path, "--on", "processes", "--bound", "1")
+    run = sampling(tmp_path, "--on", "processes", "--bound", "1", forks=True)
     samplers = processes.children(run.pid)
     assert len(samplers) == 1, run.said.read_text()
     run.signal(signal.SIGINT)

@@ -190,7 +190,7 @@ etude.train("a3c", "cartpole", out=sys.argv[1], on="hogwild:2", steps=10_000_000
 def test_every_process_ends_with_the_run(number: signal.Signals, tmp_path: Path) -> None:
     """Ctrl-C: checkpoint first. Killed: the workers notice. No process and no shared memory is left."""
     run = tmp_path / "run"
-    process = processes.python(tmp_path, SCRIPT, str(run))
+    process = processes.python(tmp_path, SCRIPT, str(run), forks=number != signal.SIGKILL)
     pids: list[int] = []
     try:
         until = time.monotonic() + 120

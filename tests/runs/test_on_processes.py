@@ -207,11 +207,11 @@ def test_after_too_many_restarts_the_run_stops_saved(tmp_path: Path, monkeypatch
     assert outcome(etude.resume(tmp_path / "parts", quiet=True)) == outcome(whole)
 
 
-def sampling(folder: Path, *where: str) -> processes.Process:
+def sampling(folder: Path, *where: str, forks: bool = False) -> processes.Process:
     """A long run in a process of its own that has taken a step."""
     run = processes.etude(
         folder, "train", "grpo", "--steps", "5000", "--evaluate", "0", "--out", "run", "--set", "problems=2",
-        "--set", "experience.size=2", "--no-preset", *where,
+        "--set", "experience.size=2", "--no-preset", *where, forks=forks,
     )  # fmt: skip
     log, due = folder / "run" / "metrics.jsonl", time.monotonic() + 120
     while not (log.is_file() and log.stat().st_size) and run.running and time.monotonic() < due:
@@ -223,7 +223,7 @@ def sampling(folder: Path, *where: str) -> processes.Process:
 @pytest.mark.skipif(not STAT.exists(), reason="counts processes in /proc")
 @pytest.mark.parametrize(("signals", "code"), [("INT INT", 130), ("TERM", 143), ("KILL", -9)])
 def test_however_it_is_stopped_no_sampler_is_left(signals: str, code: int, tmp_path: Path) -> None:
-    run = sampling(tmp_path, "--on", "processes")
+    run = sampling(tmp_path, "--on", "processes", forks=signals != "KILL")
     samplers = processes.children(run.pid)
     assert len(samplers) == 1, run.said.read_text()
     for name in signals.split():

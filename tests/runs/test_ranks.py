@@ -92,7 +92,7 @@ def test_however_it_is_stopped_no_rank_is_left(
 ) -> None:
     run = processes.etude(
         tmp_path, "train", "sft", "--steps", "5000", "--evaluate", "0", "--out", "run", "--set", "problems=2",
-        "--no-preset", "--ranks", "2", *flags,
+        "--no-preset", "--ranks", "2", *flags, forks=number != signal.SIGKILL,
     )  # fmt: skip
     log, due = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
     while not (log.is_file() and log.stat().st_size) and run.running and time.monotonic() < due:
