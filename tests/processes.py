@@ -15,6 +15,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -29,7 +31,25 @@ PRELOADED = (
 SEARCHED = list(sys.path)
 """Where modules were looked for when this file was imported, before any test changed that."""
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(list(PRELOADED))
+CONTEXT.set_forkserver_preload([*PRELOADED, "preloaded"])
+
+
+def _begin_here(begin: Callable[[], None]) -> None:
+    """Start the server in this folder, where it finds `preloaded`; those that it forks go to their parent's."""
+    if SERVER._forkserver_pid is not None:  # type: ignore[attr-defined]
+        begin()
+        return
+    before = os.open(".", os.O_RDONLY)
+    try:
+        os.chdir(Path(__file__).parent)
+        begin()
+    finally:
+        os.fchdir(before)
+        os.close(before)
+
+
+SERVER = forkserver._forkserver  # type: ignore[attr-defined]
+SERVER.ensure_running = partial(_begin_here, SERVER.ensure_running)
 
 
 class Process:

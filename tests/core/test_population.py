@@ -17,7 +17,7 @@ from etude.core.kinds import RolloutMethod
 from etude.core.method import Method
 from etude.core.population import Member, PerMember, Population, settle
 from etude.core.registry import compositions, files, get_method
-from etude.experience.vector import FINAL_ROWS
+from etude.experience.vector import FINAL_ROWS, Segments
 from etude.loops.on_policy import OnPolicyLoop
 from etude.optimizers.adam import AdamW
 from etude.optimizers.schedules import Linear
@@ -37,7 +37,9 @@ def method(name: str, environments: int = 3, steps: int = 17, minibatches: int =
     found: Any = get_method(name, "control")
     found = found.replace(
         policy=found.policy.replace(observations=(NormalizeObservations(),), network=MLP(hidden=(16, 16))),
-        experience=found.experience.replace(environments=environments, steps=steps),
+        experience=found.experience.replace(
+            environments=environments, steps=steps, **({"updates": 5} if isinstance(found.experience, Segments) else {})
+        ),
         rewards=(NormalizeRewards(),),
         learners=tuple(one.replace(length=5) if hasattr(one, "length") else one for one in found.learners),
         **({"minibatches": minibatches, "epochs": min(found.epochs, 3)} if found.critic.joint else {}),

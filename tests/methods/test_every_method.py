@@ -36,6 +36,8 @@ from etude.core.slots import Context
 from etude.core.task import LanguageTask, Task
 from etude.core.worlds import World
 from etude.experience.rollout import fresh, rollout
+from etude.experience.turn_replay import StoredStates
+from etude.experience.vector import Segments
 from etude.experiments import experiment_of
 from etude.loops.language import LanguageLoop
 from etude.loops.on_policy import OnPolicyLoop
@@ -94,7 +96,9 @@ PROBLEMS = {
 }  # fmt: skip
 """Of methods that need more than two for a group whose completions differ."""
 TURNS = 4
-"""Of games whose end the shipped model, which knows none, never reaches: later turns are as these."""
+"""Of games whose end the shipped model, which knows none, does not reach: later turns are as these."""
+WHOLE = {"supo"}
+"""Methods that learn from games alone that were played to their end."""
 TIMINGS = ("seconds/", "tokens_per_second", "steps_per_second")
 
 
@@ -127,7 +131,7 @@ def task_of(method: Method) -> Task:
     if about.world is World.ENUMERABLE:
         return resolve_task("compose")
     turns: Any = about.fields().get("max_turns", 0)
-    return about.replace(max_turns=TURNS) if turns > TURNS else about
+    return about.replace(max_turns=TURNS) if turns > TURNS and method.id not in WHOLE else about
 
 
 def claimed(method: Method) -> str:
@@ -217,10 +221,15 @@ def small(method: Method) -> Method:
             method = method.replace(advantages=method.advantages.replace(warmup=0))
         if isinstance(method.experience, PairsBySearch):  # the shipped model's stories are worth about the same
             method = method.replace(experience=method.experience.replace(margin=0.0))
-        return method.replace(problems=PROBLEMS.get(method.id, 2))
+        if isinstance(method.experience, StoredStates):
+            method = method.replace(experience=method.experience.replace(states=16))
+        return method.replace(problems=PROBLEMS.get(method.id, 2), epochs=min(2, method.epochs))
     assert isinstance(method, RolloutMethod) and method.experience is not None
-    experience = method.experience.replace(environments=4, steps=32)
-    return method.replace(experience=experience, minibatches=min(4, method.minibatches))
+    experience: Any = method.experience.replace(environments=4, steps=32)
+    if isinstance(experience, Segments):
+        experience = experience.replace(updates=5)
+    fewer = {"minibatches": min(4, method.minibatches), "epochs": min(2, method.epochs)}
+    return method.replace(experience=experience, **fewer)
 
 
 @pytest.fixture(scope="module", params=TRAINED.values(), ids=list(TRAINED))

@@ -18,6 +18,7 @@ from test_on_processes import (
     assert_the_same,
     outcome,
     sampling,
+    task_of,
 )  # fmt: skip
 
 import etude
@@ -57,7 +58,7 @@ def kept(one_thread: None, ray_cluster: Cluster) -> Iterator[Callable[[str], Act
 
     def sampler(task: str) -> Actors:
         if task not in made:
-            arguments = sampler_arguments(Options(device="cpu"), resolve_task(task))
+            arguments = sampler_arguments(Options(device="cpu"), task_of(task))
             made[task] = Actors(Sampler, "etude.runs.samplers:sampler", arguments, name="Sampler", cluster=ray_cluster)
         return made[task]
 
