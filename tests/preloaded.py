@@ -1,4 +1,4 @@
-"""What a process looks up once, looked up before `processes.py` forks any: patterns, names and schemas, but no tensor."""
+"""What a process looks up once, looked up before `processes.py` forks any: patterns, names, schemas, and no tensor."""
 
 import peft  # noqa: F401
 import tokenizers.trainers  # noqa: F401

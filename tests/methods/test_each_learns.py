@@ -55,7 +55,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 SEEDS = 6
 SURE = 6.0
 """Standard errors at which a look before the last one is enough."""
-EARLY = (3, 5)
+EARLY = range(3, 8)
 """Steps after which there is one, where steps cost more than a look."""
 ENOUGH = 0.3
 """What a toy policy has gained by then if it need not go on: three times what is asked for in the end."""

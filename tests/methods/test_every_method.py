@@ -35,10 +35,12 @@ from etude.core.registry import (
 from etude.core.slots import Context
 from etude.core.task import LanguageTask, Task
 from etude.core.worlds import World
+from etude.experience.forks import Forks
 from etude.experience.rollout import fresh, rollout
 from etude.experience.turn_replay import StoredStates
 from etude.experience.vector import Segments
 from etude.experiments import experiment_of
+from etude.learners.value_model import ValueModel
 from etude.loops.language import LanguageLoop
 from etude.loops.on_policy import OnPolicyLoop
 from etude.methods.agents.spa_rl import ExploredTurns
@@ -92,13 +94,14 @@ TASKS = {
 CONTROLLED = {"ppo-continuous": "pendulum", "words-as-beacons": "minigrid-subgoals"}
 """Of methods that a cart and its pole do not suit."""
 PROBLEMS = {
-    "ghpo": 4, "memory-r-plus": 4, "refuel": 4, "self-prm": 4, "sparkle": 8, "spo": 6, "spo-tree": 6, "t-ppo": 4,
+    "ghpo": 4, "memory-r-plus": 4, "refuel": 4, "remax": 3, "rlad-writer-rft": 4, "self-prm": 4,
+    "sparkle": 8, "spo": 6, "spo-tree": 6, "t-ppo": 4,
 }  # fmt: skip
 """Of methods that need more than two for a group whose completions differ."""
 TURNS = 4
 """Of games whose end the shipped model, which knows none, does not reach: later turns are as these."""
-WHOLE = {"supo"}
-"""Methods that learn from games alone that were played to their end."""
+WHOLE = {"spa-rl", "supo"}
+"""Methods whose games have no end before, or that learn from none without one."""
 TIMINGS = ("seconds/", "tokens_per_second", "steps_per_second")
 
 
@@ -221,6 +224,10 @@ def small(method: Method) -> Method:
             method = method.replace(advantages=method.advantages.replace(warmup=0))
         if isinstance(method.experience, PairsBySearch):  # the shipped model's stories are worth about the same
             method = method.replace(experience=method.experience.replace(margin=0.0))
+        if isinstance(method.critic, ValueModel) and method.critic.lead:  # the policy waits for one step, not for five
+            method = method.replace(critic=method.critic.replace(lead=1))
+        if isinstance(method.experience, Forks):
+            method = method.replace(experience=method.experience.replace(rollouts=3))
         if isinstance(method.experience, StoredStates):
             method = method.replace(experience=method.experience.replace(states=16))
         return method.replace(problems=PROBLEMS.get(method.id, 2), epochs=min(2, method.epochs))

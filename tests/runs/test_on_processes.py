@@ -18,8 +18,10 @@ import processes
 from etude.core.errors import ConfigError, WorkerError
 from etude.core.kinds import TokenMethod
 from etude.core.registry import compositions, files, get_method
+from etude.experience.forks import Forks
 from etude.experience.samplers import Sampler, Samplers
 from etude.experience.turn_replay import StoredStates
+from etude.learners.value_model import ValueModel
 from etude.loops.language import LanguageLoop
 from etude.methods.preference.pairwise_rl import AgainstAnchor
 from etude.methods.preference.reward_anything import ListwiseReward, ShuffledNames
@@ -129,12 +131,16 @@ def small(method: TokenMethod) -> TokenMethod:
         method = method.replace(experience=method.experience.replace(guide=SavedModel(model="tiny"), size=4), epochs=1)
     if isinstance(method.experience, HintedGroups):
         method = method.replace(experience=method.experience.replace(writer=SavedModel(model="tiny")))
+    if isinstance(method.critic, ValueModel):
+        method = method.replace(critic=method.critic.replace(lead=0))
+    if isinstance(method.experience, Forks):
+        method = method.replace(experience=method.experience.replace(rollouts=3))
     if isinstance(method.experience, StoredStates):
         method = method.replace(experience=method.experience.replace(states=16))
     rewards = (TaskReward() if isinstance(part, (RewardModel, SolvedWith)) else part for part in method.rewards)
     judged = (p.replace(judge=SimulatedJudge()) if isinstance(p, AgainstAnchor) else p for p in rewards)
     judged = (RepetitionPenalty(size=1) if isinstance(p, ListwiseReward) else p for p in judged)
-    return method.replace(rewards=tuple(judged), problems=PROBLEMS.get(method.id, 2))
+    return method.replace(rewards=tuple(judged), problems=PROBLEMS.get(method.id, 2), epochs=1)
 
 
 def keeps(method: TokenMethod) -> bool:
