@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -74,35 +72,39 @@ def loop_of(name: str, workers: int, steps: int = 1_000) -> HogwildLoop:
 
 
 @pytest.mark.slow
-def test_what_one_process_writes_the_other_reads() -> None:
+def test_what_one_process_writes_the_other_reads(tmp_path: Path) -> None:
     sizes = {"a": 2, "b": 3}
     path = Common.create(sizes)
     code = (
         "import sys, torch; from etude.runtime.common import Common, Count; "
         "c = Common(sys.argv[1], {'a': 2, 'b': 3}); c['b'].add_(1.5); "
-        "print(c['a'].tolist(), Count(sys.argv[1]).take(9))"
+        "print(c['a'].tolist(), Count(sys.argv[1]).take(9), file=sys.stderr)"
     )
     here, count = Common(path, sizes), Count(path)
     here["a"].copy_(torch.tensor([4.0, 5.0]))
     count.set(6)
-    said = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True).stdout
-    assert said.split("\n")[0] == "[4.0, 5.0] 6" and here["b"].tolist() == [1.5] * 3 and count.take(9) == 7
+    ended, said = processes.python(tmp_path, code, path).end()
+    assert (ended, said.split("\n")[0]) == (0, "[4.0, 5.0] 6")
+    assert here["b"].tolist() == [1.5] * 3 and count.take(9) == 7
     count.close()
     Common.remove(path)
     assert not Path(path).exists() and here["a"].tolist() == [4.0, 5.0]  # mapped as long as somebody looks
 
 
 @pytest.mark.slow
-def test_no_number_is_taken_twice() -> None:
-    path = Common.create({})
+def test_no_number_is_taken_twice(tmp_path: Path) -> None:
+    path, begin = Common.create({}), tmp_path / "begin"
     code = (
-        "import sys; from etude.runtime.common import Count; c = Count(sys.argv[1]); "
-        "print(*iter(lambda: c.take(4000), None))"
+        "import sys, time; from pathlib import Path; from etude.runtime.common import Count; c = Count(sys.argv[1])\n"
+        "while not Path(sys.argv[2]).exists(): time.sleep(0.001)\n"
+        "print(*iter(lambda: c.take(20_000), None), file=sys.stderr)"
     )
-    both = [subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    taken = [int(n) for one in both for n in one.communicate()[0].split()]
+    both = [processes.python(tmp_path, code, path, str(begin)) for _ in range(2)]
+    time.sleep(0.1)
+    begin.touch()
+    taken = [int(n) for one in both for n in one.end()[1].split()]
     Common.remove(path)
-    assert sorted(taken) == list(range(4000))
+    assert sorted(taken) == list(range(20_000))
 
 
 # One worker

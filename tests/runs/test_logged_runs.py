@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 
 import etude
+import processes
 from etude.core.errors import CheckpointError, ConfigError, DataError
 from etude.core.registry import get_method
 from etude.runs.kinds import run_of
@@ -101,19 +100,17 @@ def test_without_an_environment(tmp_path: Path, logs: Path) -> None:
     assert (tmp_path / "policy.pt2").exists()
 
 
-def run_cli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "etude", *arguments], cwd=cwd, capture_output=True, text=True)
-
-
 def test_bad_logs_train_nothing_and_exit_with_2(tmp_path: Path) -> None:
     columns = pendulum_columns(episodes=3)
     columns["rewards"][7] = np.nan
     columns["actions"][250] = 9.0
     written(tmp_path / "bad.npz", columns)
-    done = run_cli("train", "td3-bc", "--task", "pendulum", "--data", "bad.npz", "--out", "run", cwd=tmp_path)
-    assert done.returncode == 2 and not (tmp_path / "run").exists()
-    assert "row 7 (episode 0)" in done.stderr and "in row 250 (episode 1)" in done.stderr
-    assert "Traceback" not in done.stderr
+    code, said = processes.etude(
+        tmp_path, "train", "td3-bc", "--task", "pendulum", "--data", "bad.npz", "--out", "run"
+    ).end()
+    assert code == 2 and not (tmp_path / "run").exists()
+    assert "row 7 (episode 0)" in said and "in row 250 (episode 1)" in said
+    assert "Traceback" not in said
 
 
 def test_who_acts_reads_no_logs(tmp_path: Path, logs: Path) -> None:
