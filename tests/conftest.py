@@ -71,6 +71,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names = [x for mark in next(iter(cases.values())).iter_markers("first") for x in mark.args if x in cases]
         for slow in cases.keys() - (names or [next(iter(cases))]):
             cases[slow].add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: not _on_ray(item))  # the first of several processes has them all, and one Ray
+
+
+def _on_ray(item: pytest.Item | None) -> bool:
+    return "ray_cluster" in getattr(item, "fixturenames", ())
+
+
+@pytest.hookimpl(trylast=True)  # after its own fixtures
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Ray ends with the last test that needs it: it is busy also when nobody asks it anything."""
+    if isinstance(item, pytest.Function) and _on_ray(item) and not _on_ray(nextitem):
+        for cluster in item.session._fixturemanager.getfixturedefs("ray_cluster", item) or ():
+            cluster.finish(item._request)
 
 
 @pytest.hookimpl(wrapper=True)
