@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.usefixtures("one_thread", "forked_roles")]
 CLOCK = ("seconds", "steps_per_second", "seconds/experience", "seconds/update")
 
 
-def train(name: str, out: Path, on: str, steps: int = 500, **more: Any) -> Path:
+def train(name: str, out: Path, on: str, steps: int = 750, **more: Any) -> Path:
     etude.train(
         name, "cartpole", out=out, on=on, steps=steps, seeds=1, evaluate=0, quiet=True, checkpoint_every=2, **more
     )  # fmt: skip
@@ -42,7 +42,7 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k not in CLOCK} for row in rows]
 
 
-def tensors(run: Path, step: int = 2) -> dict[str, torch.Tensor]:
+def tensors(run: Path, step: int = 3) -> dict[str, torch.Tensor]:
     place = run / f"checkpoints/step-{step}"
     return {f"{f}/{k}": v for f in ("policy", "state") for k, v in load_file(place / f"{f}.safetensors").items()}
 
@@ -117,7 +117,7 @@ def test_one_worker_is_the_run_without_any(name: str, tmp_path: Path) -> None:
     assert metrics(worker) == metrics(alone)
     wanted, found = tensors(alone), tensors(worker)
     assert wanted.keys() == found.keys() and all(torch.equal(found[k], v) for k, v in wanted.items())
-    states = [(run / "checkpoints/step-2/state.json").read_text() for run in (alone, worker)]
+    states = [(run / "checkpoints/step-3/state.json").read_text() for run in (alone, worker)]
     assert states[0] == states[1]
     assert "repeats" not in (worker / "environment.json").read_text()
 
@@ -159,11 +159,11 @@ def test_two_workers_train_the_same_numbers_and_go_on_from_a_checkpoint(name: st
 @pytest.mark.slow
 def test_a_run_of_two_is_resumed_and_says_that_it_does_not_repeat(tmp_path: Path) -> None:
     run = train("a3c", tmp_path / "run", "hogwild:2")
-    etude.resume(run, steps=750, quiet=True)
+    etude.resume(run, steps=1_000, quiet=True)
     rows = metrics(run)
-    assert [row["step"] for row in rows] == [1, 2, 3] and rows[-1]["environment_steps"] == 750
+    assert [row["step"] for row in rows] == [1, 2, 3, 4] and rows[-1]["environment_steps"] == 1_000
     assert "several workers write without locks" in (run / "environment.json").read_text()
-    assert rows[-1]["segments/0"] + rows[-1]["segments/1"] == 150
+    assert rows[-1]["segments/0"] + rows[-1]["segments/1"] == 200
 
 
 @pytest.mark.slow
