@@ -51,6 +51,8 @@ TASKS = {"archer": "attr-20q", "planning-q-learning": "paths", "reward-anything"
 """Of methods that are for another than `compose`."""
 SAMPLING = ("experience", "curriculum", "second_look", "stages", "critic")
 """Slots whose parts ask for episodes or keep a state that decides what is asked for."""
+LATER = {"sparkle"}
+"""Methods whose second step comes out alike here whatever is sampled."""
 TURNS = {"attr-20q": 6}
 """Of games that the shipped model does not win: context is full by then."""
 
@@ -146,7 +148,7 @@ def small(method: TokenMethod) -> TokenMethod:
 def keeps(method: TokenMethod) -> bool:
     """Whether what a step asks for depends on more than the weights that the one before left: then it takes three."""
     assert method.experience is not None
-    return bool(method.stages) or bool(method.experience.initial_state())
+    return bool(method.stages) or bool(method.experience.initial_state()) or method.id in LATER
 
 
 def loop_of(method: Any, task: Any, executor: Processes | None = None) -> LanguageLoop:
