@@ -95,6 +95,7 @@ def test_any_finite_number_survives_the_command_line(value: float) -> None:
     assert parse("x", float, repr(value)) == value
 
 
+@pytest.mark.slow
 @given(st.text(max_size=30))
 def test_any_text_is_a_value_or_a_sentence(text: str) -> None:
     for hint in (float, Count, bool, Positive | None, tuple[int, ...], Literal["a", "b"]):

@@ -342,6 +342,7 @@ def test_envpool_truncates_at_its_limit() -> None:
     assert not any(ended for _, ended in found)
 
 
+@pytest.mark.slow
 def test_pictures_are_made_by_all_cores_and_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     played = []
     for count in (1, 3):

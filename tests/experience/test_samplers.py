@@ -103,6 +103,7 @@ def test_several_samplers_play_their_pieces_in_turn() -> None:
     assert Samplers(Local(Sampler(task, policy), 2), task).play([], context, HOW) == []
 
 
+@pytest.mark.slow
 def test_a_loop_with_samplers_is_the_loop_without() -> None:
     method, found = grpo.replace(problems=3, experience=Groups(size=4)), []
     for sampled in (False, True):

@@ -56,6 +56,7 @@ def test_ranks_in_place_of_scores() -> None:
     assert [e.reward for e in episodes] == [-2.0, -3.0, -1.0]
 
 
+@pytest.mark.slow
 def test_of_many_answers_some_are_drawn_anew_each_time() -> None:
     many = {"responses": list("abcdefgh"), "scores": list(range(8))}
     found = [tuple(e.completion for e in collected(ScoredAnswers(most=3), many, 1, seed)) for seed in range(12)]

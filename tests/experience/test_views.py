@@ -222,6 +222,7 @@ def rewinds(episodes: list[Episode]) -> bool:
     return any(len(e.views) > 1 for e in episodes)
 
 
+@pytest.mark.slow
 def test_samplers_send_views() -> None:
     policy, task = random_policy(), talk()
     for view in (LastTurns(turns=1), SummaryAt(limit=30, most=3, tokens=4)):

@@ -188,6 +188,7 @@ def test_a_shared_head_of_control_teaches_the_policys_body_and_another_does_not(
     assert not torch.equal(actor(bare), actor(shared))
 
 
+@pytest.mark.slow
 def test_a_member_with_a_head_is_its_own_run(one_thread: None) -> None:
     method = PPO.replace(learners=(StepRewardHead(),))
     together, alone = control_loop(method, [3, 4]), control_loop(method, [4])

@@ -164,6 +164,7 @@ def test_a_slow_copy_is_made_anew_every_second_time() -> None:
     assert len({fast for fast, _ in found}) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The component 'paid' of the reward is inert")  # until the judge has learned
 def test_a_judge_learns_from_the_policys_states_and_rewards_find_what_it_offers() -> None:
     judge = Judge(learning=Learning(optimizer=AdamW(lr=0.02)))

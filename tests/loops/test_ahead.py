@@ -118,6 +118,7 @@ class Told(Uniform):
         self.seen.append(("learned", len([1 for what, _ in self.seen if what == "learned"])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [1, 2])
 def test_a_choice_knows_what_its_weights_know(bound: int, loops: Any) -> None:
     """The choice for step k comes once step k - bound - 1 has learned, and before any later one is scored."""
@@ -137,6 +138,7 @@ def uneven(problem: Any, text: str) -> float:
     return 1.0 if problem.prompt == "x=" else letters_reward(problem, text)
 
 
+@pytest.mark.slow
 def test_a_filter_that_resamples_gets_its_rows_from_the_same_weights(
     loops: Any, learned: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

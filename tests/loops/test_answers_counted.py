@@ -37,6 +37,7 @@ def test_where_no_answer_is_used_none_is_counted(tmp_path: Path) -> None:
     assert not {"given_tokens", "shown_tokens"} & set(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gamma", "share"), [(1.0, 1), (-0.5, 0)])
 def test_answers_that_the_gate_keeps_are_learned_from(gamma: float, share: int, tmp_path: Path) -> None:
     found, answers = trained("hpt", tmp_path / "run", **{"filters.0.gamma": gamma})
@@ -50,6 +51,7 @@ def test_every_row_of_sft_is_given(tmp_path: Path) -> None:
     assert found["given_tokens"] == pytest.approx(found["rows"] * found["completion_length"])
 
 
+@pytest.mark.slow
 def test_a_hint_is_counted_once_for_a_problem_and_a_stage(tmp_path: Path) -> None:
     fields = {"second_look.which": "all-problems", "second_look.shows.shares": "0.5,1.0"}
     found, answers = trained("ghpo", tmp_path / "run", **fields)
@@ -57,6 +59,7 @@ def test_a_hint_is_counted_once_for_a_problem_and_a_stage(tmp_path: Path) -> Non
     assert found["shown_tokens"] == tokens(halves) + tokens(answers) and "given_tokens" not in found
 
 
+@pytest.mark.slow
 def test_a_verdict_tells_the_answer_to_each_attempt(tmp_path: Path) -> None:
     attempts = 2
     found, answers = trained("critique-grpo", tmp_path / "run", **{"experience.size": attempts})
@@ -64,6 +67,7 @@ def test_a_verdict_tells_the_answer_to_each_attempt(tmp_path: Path) -> None:
     assert found["shown_tokens"] == attempts * tokens(last) and "given_tokens" not in found
 
 
+@pytest.mark.slow
 def test_blocks_that_are_said_already(tmp_path: Path) -> None:
     found, answers = trained("sparkle", tmp_path / "run", **{"experience.shown": "2", "experience.blocks": 2})
     assert found["shown_tokens"] == tokens(answers)

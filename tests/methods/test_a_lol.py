@@ -124,6 +124,7 @@ def draws(by: str = "advantage", shift: float = 0.0) -> Counter[tuple[str, int]]
     return Counter((p.id, p.info["drawn"]) for p in part.choose(data(shift), 22_000, Stream(3)))
 
 
+@pytest.mark.slow
 def test_answers_are_drawn_as_often_as_they_are_better_than_expected() -> None:
     assert [leftovers(p) for p in data()] == [[2.0, -1.0, 0.5], [-1.0, 3.0]]
     counts = draws()
@@ -134,6 +135,7 @@ def test_answers_are_drawn_as_often_as_they_are_better_than_expected() -> None:
     assert all(n == pytest.approx(22_000 / 3, abs=4 * (22_000 * 2 / 9) ** 0.5) for n in alike.values())
 
 
+@pytest.mark.slow
 def test_what_is_paid_for_a_prompt_changes_neither_filter_nor_draws() -> None:
     assert draws(shift=64.0) == draws()
 

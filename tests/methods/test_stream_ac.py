@@ -67,6 +67,7 @@ def exact() -> Any:
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.slow
 @each_task
 def test_without_traces_it_is_one_step_actor_critic(task: ControlTask, exact: None) -> None:
     """Each step, with torch's own densities: w <- w + lr error grad log pi, v <- v + lr error grad V, where nothing
@@ -133,6 +134,7 @@ def test_traces_are_the_sum_of_discounted_gradients_of_the_episode(task: Control
     assert all(torch.equal(a[1], b[1]) for a, b in zip(notes[0].found, notes[1].found, strict=True))
 
 
+@pytest.mark.slow
 @each_task
 def test_a_step_that_would_overshoot_has_a_fixed_length(task: ControlTask) -> None:
     """|error| / (kappa max(|error|, 1)) in sum, with 3 for the policy and 2 for the critic: at most 1 / kappa."""

@@ -76,6 +76,7 @@ def policy(kind: str) -> LanguagePolicy:
     return LanguagePolicy(model, tiny.tokenizer, autocast=kind == "autocast")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tiny", "qwen", "eager", "autocast"])
 def test_what_a_micro_batch_takes_is_known_within_a_tenth(kind: str) -> None:
     one = policy(kind)
@@ -117,6 +118,7 @@ def test_a_micro_batch_holds_no_more_than_its_budget_and_at_least_a_row() -> Non
     assert update_bytes(one, 100, 64, budget=1) == update_bytes(one, 1, 64, budget=10_000)
 
 
+@pytest.mark.slow
 def test_logits_of_one_chunk_are_gone_before_the_next_ones_are_made() -> None:
     """Two chunks of [N, V] with entropies: these logits and their slopes, never those of a chunk before."""
     count, vocabulary = 8, CHUNK_ELEMENTS // 4

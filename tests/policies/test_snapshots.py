@@ -72,6 +72,7 @@ def test_the_mark_is_of_every_bit_and_of_where_it_stands() -> None:
     assert snapshots.mark({first + "x": before[first], **{n: before[n] for n in rest}}) != snapshots.mark(before)
 
 
+@pytest.mark.slow
 def test_a_torn_file_or_another_versions_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     ours, theirs = random_policy(seed=1), random_policy(seed=2)
     before, wanted, file = marked(theirs), marked(ours), kept(ours, tmp_path)

@@ -90,6 +90,7 @@ def test_a_decoding_step_waits_for_nothing(kind: str, name: str) -> None:
     assert len({sent for _, sent in found}) <= 1, "nothing is sent while rows go on"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"), [*((kind, "plain") for kind in KINDS), *(("llama", name) for name in WANTED if name != "plain")]
 )

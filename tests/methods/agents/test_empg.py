@@ -73,6 +73,7 @@ def test_the_expected_squared_score_is_one_less_the_collision_probability() -> N
     assert float(expected) == pytest.approx(1 - float((p**2).sum()), abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", [Groups().view, LastTurns(turns=1)], ids=["whole", "views"])
 def test_it_reads_the_entropies_that_were_recorded(view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """No forward pass more than GRPO has; of several rows the turns are those of their episodes."""

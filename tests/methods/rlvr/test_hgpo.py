@@ -246,6 +246,7 @@ def small(**changes: Any) -> Any:
     return hgpo.replace(**{"problems": 3, "experience": PART, **changes})
 
 
+@pytest.mark.slow
 def test_a_forced_token_is_trained_from_pi_old() -> None:
     """At the policy that sampled every ratio is 1, the mode's too, however unlikely the mode was."""
     loop = make_loop(small(), Heard())
@@ -342,6 +343,7 @@ class Weighed(TokenWeights):
         return torch.ones_like(batch.entropy)
 
 
+@pytest.mark.slow
 def test_it_stacks_with_what_reads_the_samplers_record_and_with_dapos_parts() -> None:
     loop = make_loop(small(token_weights=(Weighed(),)), Heard())
     assert loop.step().metrics["gradient_norm"] > 0
@@ -364,6 +366,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Any) -> 
     assert fingerprint(again.policy.parameters()) == fingerprint(whole.policy.parameters())
 
 
+@pytest.mark.slow
 def test_the_reference_moves_when_it_is_told_to() -> None:
     loop = make_loop(small(reference=dataclasses.replace(hgpo.reference, every=2)), Heard(), steps=4)
     weights = [fingerprint(loop.policy.reference.parameters())]  # type: ignore[union-attr]

@@ -161,6 +161,7 @@ class Earning(LanguageTask):
         return float(sum(c.islower() for c in completion) > 2)
 
 
+@pytest.mark.slow
 def test_a_memory_that_is_empty_leaves_grpo() -> None:
     """In the first step; in the second the two part."""
     marks = []

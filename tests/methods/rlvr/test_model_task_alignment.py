@@ -84,6 +84,7 @@ def test_signs_of_advantages_are_those_of_the_released_code(rewards: list[float]
 # Rewards
 
 
+@pytest.mark.slow
 def test_incorrect_turns_the_advantages_round(bandit: Bandit) -> None:
     for rewards in product([0.0, 1.0], repeat=5):
         torch.testing.assert_close(groups([1 - r for r in rewards]), -groups(list(rewards)), atol=1e-15, rtol=0)

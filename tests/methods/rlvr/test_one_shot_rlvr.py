@@ -79,6 +79,7 @@ def pool_run(folder: Path, steps: int = 4) -> tuple[Path, EpochMeans]:
     return folder, record
 
 
+@pytest.mark.slow
 def test_a_run_on_the_pool_ranks_the_problems(tmp_path: Path) -> None:
     run, record = pool_run(tmp_path / "pool")
     order = record.ranked()
@@ -253,6 +254,7 @@ def test_weight_decay_alone_shrinks_every_weight_and_does_nothing_else() -> None
         torch.testing.assert_close(p.detach(), was * (1 - 0.1 * 0.01), atol=1e-7, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_wrong_label_is_what_is_paid() -> None:
     task = Toy(scoring=lambda problem, said: float(problem.answer == "wrong"))
     assert make_loop(ONE, task).step().metrics["reward"] == 0

@@ -87,6 +87,7 @@ def test_only_the_thought_is_trained_and_its_beginning_is_said() -> None:
     assert seen == {True, False}
 
 
+@pytest.mark.slow
 def test_what_a_task_stops_at_is_sampled_behind_a_thought_and_not_trained() -> None:
     """Without such a text the thought's own end stops it."""
     policy = random_policy(seed=1)

@@ -211,6 +211,7 @@ class Shown(Uniform):
         self.seen.extend(batch.episodes)
 
 
+@pytest.mark.slow
 def test_nobody_is_asked_what_an_unfinished_completion_is_worth() -> None:
     Asked.seen.clear(), Shown.seen.clear()
     loop = loop_of(small(rewards=(*T_PPO.rewards, Asked()), curriculum=Shown()))
