@@ -151,6 +151,12 @@ class Network(Part, abstract=True):
         """The module [P, N, *shape] -> [P, N, width], with random numbers of streams named `name`, and its width."""
         raise NotImplementedError
 
+    def build_with_actions(
+        self, inputs: int, size: int, population: Population, name: str
+    ) -> tuple[nn.Module, int]:  # fmt: skip
+        """As `build`, of what is seen and an action beside it, [P, N, inputs + size]."""
+        return self.build((inputs + size,), population, name)
+
 
 class Memory(Part, abstract=True):
     """What a policy keeps from step to step of an episode."""

@@ -172,7 +172,10 @@ class QFunctions(ReplayCritic):
 
     def _network(self, shape: tuple[int, ...], size: int, choices: int, each: Population) -> nn.Module:
         """One network for each of `each`, of what is seen and `size` numbers of an action, 0 where none are read."""
-        body, width = self.network.build((shape[0] + size,) if size else shape, each, "critic")
+        if size:
+            body, width = self.network.build_with_actions(shape[0], size, each, "critic")
+        else:
+            body, width = self.network.build(shape, each, "critic")
         return Critics(body, self.head.layer(each, "critic.head", width, choices, self.last), choices, self.head.size)
 
     def followed(self, store: Any) -> None:

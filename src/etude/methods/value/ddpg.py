@@ -9,7 +9,8 @@ Changes DQN in four places:
 4. exploration adds noise that returns slowly to 0 (Ornstein-Uhlenbeck, time step 1).
 
 Layers of 400 and 300, the paper's rates and its last layers within 3e-3; weight decay and batch normalisation, which
-its successors left out, are off. The action enters with the observation.
+its successors left out, are off. The action enters with the observation, as in these; the paper's critic reads it in
+its second layer (`critic.network.action_layer=1`).
 """
 
 from etude.core.claims import Claim, Measure

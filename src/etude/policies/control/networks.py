@@ -231,6 +231,31 @@ class Layers(Plain):
         return direction(x) if self.unit else x
 
 
+class LateAction(Layers):
+    """Layers of which a later one reads the action, the last numbers of [P, N, D], beside what those before it say.
+
+    Args:
+        at: the layer that reads it, counted from 0. size: numbers of an action.
+    """
+
+    def __init__(
+        self, layers: Sequence[nn.Module], norms: Sequence[nn.Module], activation: str, unit: bool, at: int, size: int
+    ) -> None:
+        super().__init__(layers, norms, activation, unit)
+        self.at, self.size = at, size
+
+    def chain(self) -> Chain | None:
+        return None
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen, action = x.split([x.size(-1) - self.size, self.size], -1)
+        x = seen.contiguous()  # as it lies in memory where nothing is beside it
+        for k, (layer, norm) in enumerate(itertools.zip_longest(self.layers, self.norms)):
+            x = layer(torch.cat([x, action], -1) if k == self.at else x)
+            x = self.activation(x if norm is None else norm(x))
+        return direction(x) if self.unit else x
+
+
 class MLP(Network):
     """A multilayer perceptron over flat observations. `hidden` may be empty: then what follows is linear.
 
@@ -240,6 +265,10 @@ class MLP(Network):
         initializer: where weights and biases start (`policies/control/initializers.py`); None: orthogonal, and 0.
         penultimate_norm: whether the last hidden vector is divided by its L2 norm (arXiv:2411.15370, section 3.2), so
             that what reads it depends on its direction alone.
+        action_layer: of a critic of actions that are numbers, the hidden layer, counted from 0, that reads the action
+            beside what the layers before it say; 0: the first, with the observation (DDPG's paper has 1).
+
+    Raises: ConfigError for a layer that is not there, and for one that is to read actions where nobody gives any.
 
     Shapes: [P, N, D] -> [P, N, width], the width of the last layer.
 
@@ -254,8 +283,14 @@ class MLP(Network):
     affine: bool = True
     initializer: Initializer | None = None
     penultimate_norm: bool = False
+    action_layer: WholeNumber = 0
 
     def check(self) -> None:
+        if self.action_layer and self.action_layer >= len(self.hidden):
+            raise ConfigError(
+                f"MLP.action_layer={self.action_layer} is to read the action, and the {len(self.hidden)} hidden layers "
+                "are counted from 0: lower it or set more hidden."
+            )
         if not self.affine and not self.layer_norm:
             raise ConfigError("MLP.affine is about its layer norms, of which there are none: set layer_norm=true.")
         if self.penultimate_norm and not self.hidden:
@@ -270,13 +305,37 @@ class MLP(Network):
             raise ConfigError(
                 f"{name}: MLP reads vectors, and some leaves of the observations are images: use multi-input."
             )
-        sizes = [*shape, *self.hidden]
-        layers = [
-            Linear(population, f"{name}.{i}", *pair, start=self.initializer)
-            for i, pair in enumerate(itertools.pairwise(sizes))
+        if self.action_layer:
+            raise ConfigError(
+                f"{name}: MLP.action_layer={self.action_layer} is to read an action, and this network is given none: "
+                "only critics of actions that are numbers are. Set action_layer=0."
+            )
+        layers, norms = self._layers(shape[0], 0, population, name)
+        return Layers(layers, norms, self.activation, self.penultimate_norm), self._width(shape[0])
+
+    def build_with_actions(
+        self, inputs: int, size: int, population: Population, name: str
+    ) -> tuple[nn.Module, int]:  # fmt: skip
+        if not self.action_layer:
+            return self.build((inputs + size,), population, name)
+        layers, norms = self._layers(inputs, size, population, name)
+        at = self.action_layer
+        return LateAction(layers, norms, self.activation, self.penultimate_norm, at, size), self._width(inputs)
+
+    def _width(self, inputs: int) -> int:
+        return self.hidden[-1] if self.hidden else inputs
+
+    def _layers(
+        self, inputs: int, size: int, population: Population, name: str
+    ) -> tuple[list[nn.Module], list[nn.Module]]:
+        """Linear layers and their norms; the one at `action_layer` reads `size` numbers more."""
+        pairs = itertools.pairwise([inputs, *self.hidden])
+        layers: list[nn.Module] = [
+            Linear(population, f"{name}.{i}", n + size * (i == self.action_layer), width, start=self.initializer)
+            for i, (n, width) in enumerate(pairs)
         ]
         norms = [LayerNorm(population, n) if self.affine else Standardize() for n in self.hidden] * self.layer_norm
-        return Layers(layers, norms, self.activation, self.penultimate_norm), sizes[-1]
+        return layers, list[nn.Module](norms)
 
 
 class Conv(nn.Module):
