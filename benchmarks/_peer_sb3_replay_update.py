@@ -1,4 +1,7 @@
-"""SB3's part of `replay_update_vs_sb3.py`, run by `.venv-sb3`: `train` on rows, weights and noise that etude wrote."""
+"""SB3's part of `replay_update_vs_sb3.py`, run by `.venv-sb3`: `train` on rows, weights and noise that etude wrote.
+
+In the precision that they were written in.
+"""
 
 from __future__ import annotations
 
@@ -87,9 +90,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
     parser.add_argument("file")
+    parser.add_argument("--epsilon", type=float, help="what SAC adds under the logarithm of its log-probabilities")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    data, model = np.load(chosen.file), model_of(chosen.name)
+    data = np.load(chosen.file)
+    if data["0.observations"].dtype == np.float64:
+        torch.set_default_dtype(torch.float64)
+        torch.Tensor.float = torch.Tensor.double  # type: ignore[assignment, method-assign]  # of what it reads
+    model = model_of(chosen.name)
+    if chosen.epsilon is not None:
+        model.actor.action_dist.epsilon = chosen.epsilon
     model.set_logger(Logger(None, []))
     networks = nets(chosen.name, model)
     with torch.no_grad():

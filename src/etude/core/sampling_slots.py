@@ -29,6 +29,9 @@ class Exploration(Part, abstract=True):
 
     slot = "exploration"
 
+    def accepts(self, spread: Any) -> None:
+        """Raise ConfigError if it cannot act beside a policy of this distribution."""
+
     def act(self, actor: Any, said: Tensor, draw: Drawing, acted: int) -> Tensor:
         """Actions [P, E, A] in units.
 

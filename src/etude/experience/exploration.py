@@ -10,7 +10,7 @@ from torch import Tensor
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, Probability
 from etude.core.sampling_slots import Drawing, Exploration
-from etude.policies.control.units import in_units
+from etude.policies.control.units import Bounded, EndlessBox, in_units
 
 if TYPE_CHECKING:
     from etude.core.method import Method
@@ -60,6 +60,14 @@ class _OfBoxes(Exploration, abstract=True):
         if getattr(method.slots()["policy"], "made_of_critic", False):
             return "adds numbers to actions, and choices are no numbers: set exploration=epsilon-greedy."
         return None
+
+    def accepts(self, spread: Any) -> None:
+        if not isinstance(spread, Bounded) or isinstance(spread, EndlessBox):
+            what = "some of these actions have none" if isinstance(spread, EndlessBox) else "there are choices in these"
+            raise ConfigError(
+                f"{type(self).__name__} adds numbers to actions and keeps them within their bounds, and {what}: set "
+                "exploration=sampled."
+            )
 
 
 class GaussianNoise(_OfBoxes):

@@ -27,6 +27,7 @@ from etude.loops.replay_watch import ReplayWatch
 from etude.loops.states import join_tensors, split_tensors
 from etude.policies.control.actor import Actor
 from etude.policies.control.replay import acting
+from etude.policies.control.units import in_units
 from etude.runtime.checkpoints import STORED, load_json, load_tensors, save_json, save_tensors
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class OffPolicyLoop:
         self.collector = self._collector()
         for sampling in (part for _, stage in self.stages for part in samplings(stage)):
             sampling.accepts(self.collector.store.shape)
+        for exploration in (stage.exploration for _, stage in self.stages if stage.exploration is not None):
+            exploration.accepts(in_units(self.actor))
         self.recent: list[deque[tuple[float, int]]] = [deque(maxlen=WINDOW) for _ in members]
         self.watched = ReplayWatch(self.population, device)
 

@@ -25,7 +25,7 @@ EDGE = 1 - 1e-6
 NODES, WEIGHTS = (tuple(map(float, x)) for x in np.polynomial.hermite.hermgauss(20))
 
 
-def _total(each: list[Tensor]) -> Tensor:
+def total(each: list[Tensor]) -> Tensor:
     """Their sum, one after another: a reduction over a leading axis adds in an order that depends on the shape."""
     return sum(each[1:], each[0])
 
@@ -132,15 +132,15 @@ class Categorical(Distribution):
 
     def _chosen(self, logs: list[Tensor], actions: Tensor) -> Tensor:
         index = actions.long().split(1, -1)
-        return _total([x.gather(-1, i).squeeze(-1) for x, i in zip(logs, index)])
+        return total([x.gather(-1, i).squeeze(-1) for x, i in zip(logs, index)])
 
     def _spread(self, logs: list[Tensor]) -> Tensor:
-        return -_total([(x.exp() * x).sum(-1) for x in logs])
+        return -total([(x.exp() * x).sum(-1) for x in logs])
 
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         pairs = [(a.log_softmax(-1), b.log_softmax(-1)) for a, b in zip(self._each(old), self._each(new))]
         each = [(a.exp() * (a - b)).sum(-1) for a, b in pairs]
-        return _total(each)
+        return total(each)
 
 
 @dataclass(frozen=True)
@@ -316,21 +316,21 @@ class Product(Distribution):
 
     def logp(self, parameters: Tensor, actions: Tensor) -> Tensor:
         triples = zip(self.each, self._parameters(parameters), self._actions(actions))
-        return _total([d.logp(p, a) for d, p, a in triples])
+        return total([d.logp(p, a) for d, p, a in triples])
 
     def entropy(self, parameters: Tensor) -> Tensor:
-        return _total([d.entropy(p) for d, p in zip(self.each, self._parameters(parameters))])
+        return total([d.entropy(p) for d, p in zip(self.each, self._parameters(parameters))])
 
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         triples = zip(self.each, self._parameters(old), self._parameters(new))
-        return _total([d.kl(a, b) for d, a, b in triples])
+        return total([d.kl(a, b) for d, a, b in triples])
 
     def kl_parts(self, old: Tensor, new: Tensor) -> tuple[Tensor, ...]:
         """Sums over all; choices count with the means."""
         triples = zip(self.each, self._parameters(old), self._parameters(new))
         found = [d.kl_parts(a, b) for d, a, b in triples]
         kinds = (parts for parts in itertools.zip_longest(*found))
-        return tuple(_total([x for x in parts if x is not None]) for parts in kinds)
+        return tuple(total([x for x in parts if x is not None]) for parts in kinds)
 
 
 def distribution(space: spaces.Space[Any], squash: bool = False) -> Distribution:

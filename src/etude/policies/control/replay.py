@@ -24,11 +24,11 @@ from etude.policies.control.networks import MLP, Chain, Linear, Plain
 from etude.policies.control.units import (
     Best,
     MeanBox,
-    NormalBox,
     Point,
     Softmax,
     SquashedBox,
     Units,
+    any_space,
     box_bounds,
     choice_count,
 )
@@ -219,6 +219,9 @@ class StochasticPolicy(NetworkPolicy):
 
         choices: softmax(x),   numbers: N(m, log(1 + exp s)^2) for the outputs m, s, cut at the bounds where it acts
 
+    Of several choices, and of Dict and Tuple, each is drawn by itself, and their log-probabilities add up. Numbers
+    without bounds are in the environment's own units.
+
     Shapes: observations [P, N, ...] -> choices [P, N, 1], or actions [P, N, A] in units; log-probabilities [P, N].
 
     >>> from gymnasium.spaces import Box, Discrete
@@ -228,12 +231,15 @@ class StochasticPolicy(NetworkPolicy):
     [2.1931, -1.0524]
     >>> type(StochasticPolicy().distribution(Discrete(2))).__name__
     'Softmax'
+    >>> from gymnasium.spaces import MultiDiscrete
+    >>> StochasticPolicy().distribution(MultiDiscrete([3, 2])).parameters
+    5
     """
 
     scores: ClassVar[bool] = True
 
     def distribution(self, actions: spaces.Space[Any]) -> Units:
-        return Softmax(int(actions.n)) if isinstance(actions, Discrete) else NormalBox(*box_bounds(actions, self.name))
+        return Softmax(int(actions.n)) if isinstance(actions, Discrete) else any_space(actions, self.name)
 
 
 class FromCritic(ReplayPolicy):
