@@ -224,13 +224,17 @@ def room(board: chess.Board) -> set[int]:
     king = king_of(board, chess.BLACK)
     bare = board.copy(stack=False)
     bare.remove_piece_at(king)  # it shields no square from what attacks it
-    found, ahead = {king}, [king]
+    free = chess.BB_ALL
+    for square in chess.scan_forward(bare.occupied_co[chess.WHITE]):
+        free &= ~bare.attacks_mask(square)
+    found = ahead = chess.BB_SQUARES[king]
     while ahead:
-        for square in chess.SquareSet(chess.BB_KING_ATTACKS[ahead.pop()]):
-            if square not in found and not bare.is_attacked_by(chess.WHITE, square):
-                found.add(square)
-                ahead.append(square)
-    return found
+        near = 0
+        for square in chess.scan_forward(ahead):
+            near |= chess.BB_KING_ATTACKS[square]
+        ahead = near & free & ~found
+        found |= ahead
+    return set(chess.scan_forward(found))
 
 
 PATIENCE = 24
