@@ -163,7 +163,7 @@ def differs(rows: Sequence[Row]) -> list[str]:
     return [f"- {sentence} ({', '.join(dict.fromkeys(names))})" for sentence, names in about.items()]
 
 
-SAME = "Nothing is sampled in training, so both learn from the same rows: seed by seed each arm scores the same in both."
+SAME = "Nothing is sampled in training, so both learn from the same rows: each arm of a seed scores the same in both."
 
 
 def _scores(side: Record) -> dict[int, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,7 +23,16 @@ from etude.experience.lines import shared
 from etude.experience.looks import _behind
 from etude.experience.rollout import fresh, played, rollout
 from etude.experience.samplers import Sampler, Samplers
-from etude.experience.views import DropObservations, LastTurns, OlderThan, SummaryAt, Tagged, View, only_seen
+from etude.experience.views import (
+    DropObservations,
+    LastObservation,
+    LastTurns,
+    OlderThan,
+    SummaryAt,
+    Tagged,
+    View,
+    only_seen,
+)
 from etude.loops.credit import credited, loss
 from etude.methods.rlvr.grpo import grpo
 from etude.policies.language import LanguagePolicy
@@ -35,7 +45,7 @@ from etude.tasks.language.compose import compose
 from language_toys import Toy, gradients, make_loop, random_policy
 
 VIEWS = [
-    LastTurns(turns=1), LastTurns(turns=3), DropObservations(where=OlderThan(turns=1)),
+    LastTurns(turns=1), LastTurns(turns=3), LastObservation(), DropObservations(where=OlderThan(turns=1)),
     DropObservations(where=Tagged(tag="noise"), instead="-"), SummaryAt(limit=30, most=3, tokens=4, request="s:"),
 ]  # fmt: skip
 
@@ -179,19 +189,26 @@ def test_what_does_not_fit_with_the_request_is_left_out_of_the_summary() -> None
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda v: v.name)
 def test_nothing_is_read_twice(view: View) -> None:
-    """An opening is read once for all episodes that have it, then only what is behind what a view has in common."""
+    """An opening is read once for all episodes that have it, then only what is behind what a view has in common.
+
+    A view that has nothing in common is an opening.
+    """
     policy = random_policy()
     policy.work.clear()
     episodes = play(view, policy=policy)
     assert policy.work["prefilled_again"] == 0
-    read = sum(map(len, {tuple(e.segments[0].tokens) for e in episodes}))
+    read, openings = 0, {(0, tuple(e.segments[0].tokens)) for e in episodes}
     for e in episodes:
         held: list[int] = []
-        for seen, said in looks(e):
+        for turn, (seen, said) in enumerate(looks(e)):
+            if held and not shared(held, seen):
+                openings.add((turn, tuple(seen)))
+                held = [*seen, *said]
+                continue
             common = shared(held, seen) if held else len(e.segments[0].tokens)
             read += len(seen) - (len(held) - 1 if seen[: len(held)] == held and held else common)
             held = [*seen, *said]
-    assert policy.work["prefilled_tokens"] == read
+    assert policy.work["prefilled_tokens"] == read + sum(len(tokens) for _, tokens in openings)
 
 
 def looks(episode: Episode) -> list[tuple[list[int], list[int]]]:
@@ -219,7 +236,8 @@ def test_rewound_rows_say_what_fresh_ones_say(view: View, kind: str) -> None:
 
 
 def rewinds(episodes: list[Episode]) -> bool:
-    return any(len(e.views) > 1 for e in episodes)
+    """Whether a view goes back to the beginning of the one before; one that has none of it is read as an opening."""
+    return any(0 < shared([*a, *b], c) < len(a) + len(b) for e in episodes for (a, b), (c, _) in pairwise(looks(e)))
 
 
 @pytest.mark.slow
@@ -327,6 +345,15 @@ def test_statistics_count_episodes() -> None:
 
 
 # Runs
+
+
+def test_the_last_observation_is_seen_alone() -> None:
+    policy = random_policy()
+    for e in play(LastObservation(), policy=policy):
+        assert len(e.views) == Talk.turns
+        told = [s.tokens for s in e.segments if s.role == "user"]
+        assert [seen for seen, _ in looks(e)] == told
+        assert [row.segments[-1].tokens for row in e.rows] == [s.tokens for s in e.segments if s.role == "assistant"]
 
 
 @pytest.mark.slow

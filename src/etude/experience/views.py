@@ -87,6 +87,26 @@ class LastTurns(View):
         return Look([*opening, *(s for turn in turns[-self.turns :] for s in turn)])
 
 
+class LastObservation(View):
+    """What was said last to the policy, alone: of games whose every observation tells the whole state, as chess.
+
+    In a conversation it is its only message, but for the system's. Where nothing was said after a turn, what was said
+    before it stays in view.
+
+    >>> play = [Segment("user", tokens=[5]), Segment("assistant", tokens=[7, 8], action_mask=[1, 1])]
+    >>> LastObservation().look(Episode(None, play), room=4, texts=None).size
+    1
+    """
+
+    def look(self, episode: Episode, room: int, texts: Texts) -> Look:
+        opening, turns = parted(episode.segments)
+        answers = next((answers for _, *answers in reversed(turns) if answers), [])
+        if not answers:
+            return Look(opening)
+        system = [s for s in opening if s.role == "system"] if conversational(opening) else []
+        return Look(texts.opened([dataclasses.replace(s) for s in (*system, *answers)]))
+
+
 class Where(Part, abstract=True):
     """Which observations."""
 

@@ -83,7 +83,7 @@ def test_games_follow_the_rules(opponent: Any) -> None:
         for before, move, later in zip(told, said, told[1:]):
             if later in ("draw", "mate", "lost"):
                 continue
-            board = chess.Board(before)
+            board = chess.Board(before.strip())
             board.push_san(move)
             reached = set()
             for answer in board.legal_moves:
@@ -108,8 +108,8 @@ def test_what_is_posed() -> None:
         for i in range(5):
             problem = task.problems("test")[i]
             board = chess.Board(problem.info["fen"])
-            assert problem.level == ending and problem.prompt == f"{' '.join(listed(board))}\n"
-            assert task.replace(position="fen").problems("test")[i].prompt == f"{board.fen()}\n"
+            assert problem.level == ending and problem.prompt == f" {' '.join(listed(board))}\n"
+            assert task.replace(position="fen").problems("test")[i].prompt == f" {board.fen()}\n"
             assert board.is_valid() and board.turn == chess.WHITE and not board.is_game_over()
             assert len(board.piece_map()) == 3 and len(board.pieces(piece, chess.WHITE)) == 1
             assert ending != "KPK" or pushed_through(board)

@@ -82,7 +82,7 @@ class Endgames(TurnTask):
         board = placed(chess, ending[1], random)
         if board is None or (ending == "KPK" and not runs_through(board.fen())):
             return None
-        return Posed(f"{self.told(board)}\n", None, ending, {"fen": board.fen()})
+        return Posed(f" {self.told(board)}\n", None, ending, {"fen": board.fen()})
 
     def divided(self, posed: Posed) -> str:
         return f"{posed.info['fen']}\n"
