@@ -226,7 +226,7 @@ def test_the_page_says_what_agrees_and_why_not() -> None:
     assert "**1 of 1**" in same and "The verdicts agree." in same
     assert "- It is red. (toy)" in same and "- It has no brakes. (toy)" in same
     assert "trl 1.16.0; one thread of a chip." in same
-    assert "each arm scores the same in both. (toy)" in same
+    assert "of a seed scores the same in both. (toy)" in same
     other = page({"toy": case}, {"toy": toy_record(LOW[::-1], HIGH)})
     assert "**0 of 1**" in other and "- toy: Wheels." in other
     assert "| dr-grpo | 0.71 | 0.61 |" in other
