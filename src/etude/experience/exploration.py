@@ -10,7 +10,8 @@ from torch import Tensor
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, Probability
 from etude.core.sampling_slots import Drawing, Exploration
-from etude.policies.control.units import Bounded, EndlessBox, in_units
+from etude.policies.control.any_units import EndlessBox
+from etude.policies.control.units import Bounded, in_units
 
 if TYPE_CHECKING:
     from etude.core.method import Method

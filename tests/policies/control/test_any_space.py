@@ -17,9 +17,9 @@ from etude.core.errors import ConfigError
 from etude.core.population import Member
 from etude.loops.off_policy import OffPolicyLoop
 from etude.methods.value.stream_ac import stream_ac
+from etude.policies.control.any_units import EndlessBox, any_space
 from etude.policies.control.distributions import distribution
 from etude.policies.control.replay import StochasticPolicy
-from etude.policies.control.units import EndlessBox, any_space
 from etude.tasks.control.environment import EnvironmentTask
 from replay_toys import small
 from solo_runs import alike

@@ -19,8 +19,8 @@ from etude.core.population import Member
 from etude.core.registry import get_method
 from etude.experience.spaces import action_decoder
 from etude.loops.on_policy import OnPolicyLoop
+from etude.policies.control.activations import sigmoid, softplus
 from etude.policies.control.distributions import Distribution, distribution
-from etude.policies.control.networks import sigmoid, softplus
 from etude.tasks.control._batched import ArrayEnvironment
 from solo_runs import assert_members_are_alone
 

@@ -19,9 +19,10 @@ from etude.core.registry import get_method
 from etude.learners.state import StateValue
 from etude.loops.on_policy import OnPolicyLoop
 from etude.loops.states import join_tensors, split_tensors
+from etude.policies.control.activations import ACTIVATIONS
 from etude.policies.control.frames import FrameStack, Stacked
 from etude.policies.control.initializers import Orthogonal, Sparse
-from etude.policies.control.networks import ACTIVATIONS, CNN, MLP, Conv, affine
+from etude.policies.control.networks import CNN, MLP, Conv, affine
 from etude.policies.control.observations import NormalizeObservations
 from etude.tasks.control.cartpole import cartpole
 from image_toys import CounterArrays, Dot

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from etude.core import kernels
-from etude.policies.control.networks import elu, sigmoid, silu, softplus, tanh_
+from etude.policies.control.activations import elu, sigmoid, silu, softplus, tanh_
 
 torch.set_num_threads(1)
 Function = Callable[[Tensor], Tensor]

@@ -39,8 +39,9 @@ from etude.objectives.actor import MaximizeQ
 from etude.objectives.clone import Clone, MeanAbs, SquaredDistance
 from etude.objectives.reductions import First
 from etude.optimizers.adam import Adam
+from etude.policies.control.activations import sigmoid
 from etude.policies.control.initializers import FanIn
-from etude.policies.control.networks import MLP, Linear, Plain, sigmoid
+from etude.policies.control.networks import MLP, Linear, Plain
 
 if TYPE_CHECKING:
     from gymnasium import Space

@@ -18,7 +18,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from etude.core.errors import ConfigError
-from etude.policies.control.networks import sigmoid, softplus
+from etude.policies.control.activations import sigmoid, softplus
 
 EDGE = 1 - 1e-6
 """Squashed actions count as at most this far from the middle, in halves of the range: atanh has no value at 1."""

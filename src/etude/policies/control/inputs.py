@@ -14,9 +14,10 @@ from etude.core.method import Method
 from etude.core.part import Part
 from etude.core.population import Population
 from etude.core.step_slots import Network
+from etude.policies.control.activations import Activation
 from etude.policies.control.actor import ActorPolicy
 from etude.policies.control.leaves import Leaf, Leaves
-from etude.policies.control.networks import CNN, MLP, Activation
+from etude.policies.control.networks import CNN, MLP
 from etude.policies.control.observations import NormalizeObservations
 
 NATURE, MIDDLE = 36, 16

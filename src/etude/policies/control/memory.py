@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from etude.core.fields import Count
 from etude.core.population import Population
 from etude.core.step_slots import Memory
-from etude.policies.control.networks import Linear, affine, orthogonal, sigmoid
+from etude.policies.control.activations import sigmoid
+from etude.policies.control.networks import Linear, affine, orthogonal
 
 
 @dataclass

@@ -12,8 +12,8 @@ from torch import Tensor
 from etude.core.errors import ConfigError
 from etude.core.fields import Count
 from etude.core.replay_slots import Choice
+from etude.policies.control.activations import softplus
 from etude.policies.control.distributions import EDGE
-from etude.policies.control.networks import softplus
 from etude.policies.control.replay import NetworkPolicy
 from etude.policies.control.units import Bounded, SquashedBox, Units, box_bounds, gumbel
 

@@ -18,20 +18,11 @@ from etude.core.replay_slots import ReplayPolicy
 from etude.core.step_slots import Initializer, Network, Observations
 from etude.optimizers.adam import Adam
 from etude.policies.control.actor import Actor
+from etude.policies.control.any_units import any_space
 from etude.policies.control.initializers import FanIn
 from etude.policies.control.leaves import Leaves
 from etude.policies.control.networks import MLP, Chain, Linear, Plain
-from etude.policies.control.units import (
-    Best,
-    MeanBox,
-    Point,
-    Softmax,
-    SquashedBox,
-    Units,
-    any_space,
-    box_bounds,
-    choice_count,
-)
+from etude.policies.control.units import Best, MeanBox, Point, Softmax, SquashedBox, Units, box_bounds, choice_count
 
 if TYPE_CHECKING:
     from gymnasium import spaces

@@ -19,8 +19,9 @@ from etude.experience.sampling import Window
 from etude.learners.heads import CrossEntropy, TwoHot
 from etude.methods.value.mrq.actions import relaxed
 from etude.optimizers.adam import AdamW
+from etude.policies.control.activations import elu
 from etude.policies.control.initializers import Xavier
-from etude.policies.control.networks import GAIN, MLP, Linear, Plain, elu
+from etude.policies.control.networks import GAIN, MLP, Linear, Plain
 
 if TYPE_CHECKING:
     from gymnasium import Space
