@@ -435,8 +435,12 @@ SHALLOW: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", MEASURES)
 def test_a_toy_policy_learns(name: str) -> None:
     method = set_values(get_method(name), SHALLOW.get(name, {}))
-    gains = [gain_of(method, MEASURES[name], seed) for seed in range(MORE_SEEDS.get(name, 2))]
-    assert sum(gains) / len(gains) > 0.1, gains
+    gains, measure = list[float](), MEASURES[name]
+    for seed in range(MORE_SEEDS.get(name, 2)):
+        gains.append(gain_of(method, measure, seed))
+        if measure is solved and np.mean(gains) > ENOUGH:  # the others have no scale of their own
+            break
+    assert np.mean(gains) > 0.1, gains
 
 
 ELSEWHERE = {
