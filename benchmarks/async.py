@@ -13,8 +13,9 @@ waited for before the next arm begins.
     processes:1, bound 1 / processes:2, bound 1
 
 The best of the first four that uses both cores is the baseline. Printed: median seconds of a step with the smallest and
-largest, ratios of medians, and what the halves of a separated synchronous step take, which bound the gain of overlap by
-(g + u) / max(g, u), where g is sampling and u is verification and update.
+largest, ratios of medians, the share of two cores that a loop of one process leaves idle (threads that wait for each
+other at a barrier count as busy), and what the halves of a separated synchronous step take, which bound the gain of
+overlap by (g + u) / max(g, u), where g is sampling and u is verification and update.
 """
 
 from __future__ import annotations
@@ -56,24 +57,31 @@ SYNCHRONOUS = ("local, 2 threads", "processes:2, bound 0")
 
 @dataclass
 class Arm:
-    """A loop, and what its steps took: seconds on the clock, seconds of sampling, rewards, all of them."""
+    """A loop, and what its steps took: seconds on the clock, of this process's processors, of sampling; rewards."""
 
     loop: LanguageLoop
     threads: int
     seconds: list[float] = field(default_factory=list)
+    busy: list[float] = field(default_factory=list)
     sampling: list[float] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
+
+    @property
+    def idle(self) -> float:
+        """Share of two cores that this process left idle."""
+        return round(1 - sum(self.busy) / sum(self.seconds) / 2, 2)
 
     def run(self, steps: int) -> None:
         """Take some steps, of which the first is not measured."""
         torch.set_num_threads(self.threads)
         for number in range(steps):
-            began = time.perf_counter()
+            began, worked = time.perf_counter(), time.process_time()
             metrics = self.loop.step().metrics
-            took = time.perf_counter() - began
+            took, busy = time.perf_counter() - began, time.process_time() - worked
             self.rewards.append(metrics["reward"])
             if number:
                 self.seconds.append(took)
+                self.busy.append(busy)
         for flight in [] if self.loop.ahead is None else self.loop.ahead.flights.values():
             while flight.asked is not None and not flight.asked[1].there:
                 time.sleep(0.01)
@@ -136,6 +144,7 @@ def main() -> None:
             "largest": round(max(each.seconds), 3), "steps": len(each.seconds),
             "over_separated": round(median[SEPARATED] / median[name], 2),
             "over_best": round(median[best] / median[name], 2), "last_reward": round(each.rewards[-1], 3),
+            **({} if each.loop.samplers else {"idle_share_of_two_cores": each.idle}),
         }
         for name, each in arms.items()
     }  # fmt: skip

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PROBLEMS, TOKENS = 32, 64
+PROBLEMS, TOKENS = 128, 64
 SIZES = {"0.5M": (2, 500_000), "50M": (12, 50_000_000), "500M": (24, 500_000_000)}
 """How many tensors, and how many numbers all of them have."""
 
