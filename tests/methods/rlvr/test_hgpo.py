@@ -420,7 +420,8 @@ def test_arms_differ_in_what_they_are_named_for() -> None:
 
 
 @pytest.mark.slow
-def test_figures_are_those_of_free_choices() -> None:
+def test_figures_are_those_of_free_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "PROBLEMS", 12)
     policy = random_policy()
     found = experiment.figures(SimpleNamespace(policy=policy))
     assert 0 <= found["hybrid accuracy"] <= 1 and found["accuracy per token"] >= 0
