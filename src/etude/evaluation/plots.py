@@ -98,12 +98,17 @@ def interval_bars(
     return _save(figure, path_png)
 
 
+CLOSE = 0.035
+"""Share of a side of `crossed_intervals` that a line of text is high."""
+
+
 def crossed_intervals(
     panels: Mapping[tuple[str, str], Mapping[str, tuple[Interval, Interval]]], path_png: Path, *, title: str = ""
 ) -> Path:
     """What was measured in two places, a cross with a name for each thing, a panel for each pair of places.
 
-    On the line both places say the same; in the shaded quarters they say the opposite.
+    On the line both places say the same; in the shaded quarters they say the opposite. What lies close to something
+    larger that has its name there has none, since nobody could read it.
 
     Args:
         panels: by the labels of both axes, x first, what there is by name: its interval there and there.
@@ -118,14 +123,15 @@ def crossed_intervals(
         ax.fill_between([low, 0], 0, high, color=LINE, alpha=0.45, linewidth=0)
         ax.fill_between([0, high], low, 0, color=LINE, alpha=0.45, linewidth=0)
         ax.plot([low, high], [low, high], color=SOFT, linewidth=0.8, linestyle=(0, (4, 3)))
-        for name, (x, y) in things.items():
+        named = list[tuple[float, float]]()
+        for name, (x, y) in sorted(things.items(), key=lambda thing: -max(abs(one.value) for one in thing[1])):
             colour = _colour(names.index(name))
             ax.plot([max(x.low, low), min(x.high, high)], [y.value] * 2, color=colour, linewidth=1.2, alpha=0.6)
             ax.plot([x.value] * 2, [max(y.low, low), min(y.high, high)], color=colour, linewidth=1.2, alpha=0.6)
             ax.plot([x.value], [y.value], marker="o", markersize=4.5, color=colour)
-            ax.annotate(
-                name, (x.value, y.value), xytext=(4, 4), textcoords="offset points", fontsize=7.5, color=INK
-            )  # fmt: skip
+            if all(abs(x.value - a) > 0.25 * (high - low) or abs(y.value - b) > CLOSE * (high - low) for a, b in named):
+                named.append((x.value, y.value))
+                ax.annotate(name, named[-1], xytext=(4, 4), textcoords="offset points", fontsize=7.5, color=INK)
         ax.set_xlim(low, high)
         ax.set_ylim(low, high)
         ax.set_aspect("equal")
