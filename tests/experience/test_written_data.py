@@ -132,10 +132,12 @@ def test_a_script_that_is_longer_than_the_context_fits_in_a_view() -> None:
 
 def test_a_view_is_refused_where_nobody_wrote_its_summaries_and_of_one_turn() -> None:
     games, policy = Games(), Tokens()
-    with pytest.raises(DataError, match=r"Turn 2 of the worked answer .* no room in SummaryAt .* choose another view"):
-        (episode,) = collect(Demonstrations(), games, [games.problems("train")[0]], policy)
-        limit = len(episode.segments[0].tokens) + len(episode.segments[1].tokens)
-        collect(Demonstrations(view=SummaryAt(limit=limit)), games, [games.problems("train")[0]], policy)
+    (episode,) = collect(Demonstrations(), games, [games.problems("train")[0]], policy)
+    for turns in (1, 2):  # that fit, in one row
+        limit = sum(len(s.tokens) for s in episode.segments[: 2 * turns])
+        sentence = rf"Turn {turns + 1} of the worked answer .* no room in SummaryAt .* choose another view"
+        with pytest.raises(DataError, match=sentence):
+            collect(Demonstrations(view=SummaryAt(limit=limit)), games, [games.problems("train")[0]], policy)
     found = Demonstrations(view=LastTurns(turns=1)).lacks(compose)
     assert found and "has one turn: set experience.view=full-history" in found
     assert Demonstrations(view=LastTurns(turns=1)).lacks(games) is None

@@ -114,8 +114,9 @@ def as_seen(episode: Episode, view: View, texts: Texts) -> Episode:
         if any(segment.action_mask):
             look = view.look(again, len(segment.tokens), texts)
             if look is None or look.summary:
+                turn = 1 + sum(any(s.action_mask) for s in again.segments)
                 raise DataError(
-                    f"Turn {len(rows) + 1} of the worked answer to problem {episode.problem.id!r} has no room in "
+                    f"Turn {turn} of the worked answer to problem {episode.problem.id!r} has no room in "
                     f"{type(view).__name__} (experience.view) without a summary, which nobody wrote: choose another "
                     "view, or give it more room."
                 )
