@@ -56,6 +56,17 @@ def test_samplers_beside_the_learner_are_the_run_of_one_process_with_old_weights
     assert outcome(again) == outcome(there)
 
 
+def test_completions_that_change_weights_on_their_way_do_so_alike_wherever_they_are_sampled(tmp_path: Path) -> None:
+    given = {**SMALL, "set": [*SMALL["set"], "renew_after=3"]}
+    here = etude.train("grpo", "compose", on="local:2", bound=2, out=str(tmp_path / "here"), **given)
+    etude.train("grpo", "compose", on="processes:2", bound=2, until=2, out=str(tmp_path / "there"), **given)
+    assert outcome(etude.resume(tmp_path / "there", quiet=True)) == outcome(here)
+    assert [0 < m["renewed"] < 1 for m in here.metrics] == [False, False, True, True]
+    assert all(m["too_old"] == 0 and m["logp_gap"] <= m["logp_gap_bound"] for m in here.metrics)
+    plain = etude.train("grpo", "compose", on="local:2", bound=2, out=str(tmp_path / "plain"), **SMALL)
+    assert outcome(plain)[1] != outcome(here)[1]
+
+
 def test_with_a_bound_of_0_nothing_changes_and_with_1_rows_are_older(tmp_path: Path) -> None:
     plain, waiting, ahead = (
         etude.train("grpo", "compose", out=str(tmp_path / name), **SMALL, **given)

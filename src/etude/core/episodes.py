@@ -86,6 +86,13 @@ class Segment:
     duration: float = 0.0
     info: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def versions(self) -> list[int]:
+        """Of the policy, by token: `info["versions"]` has those of its `info["pieces"]`, where there were several."""
+        if (several := self.info.get("versions")) is None:
+            return [self.version] * len(self.tokens)
+        return [version for version, count in zip(several, self.info["pieces"]) for _ in range(count)]
+
 
 @dataclass
 class Episode:

@@ -66,13 +66,14 @@ class TokenMethod(Method):
     Sizes: `problems` per step; completions per problem are the experience's; memory decides the rest.
     `epochs` passes over each batch, each in `minibatches` optimizer steps.
     Rows are sampled by weights that are `bound` training steps older, so that the next can be sampled while a step is
-    learned from; 0: by those that learn from them.
+    learned from; 0: by those that learn from them. A completion that has not ended after `renew_after` tokens goes on
+    with the weights that one more step has made, as long as that is not the step before its own; 0: none does.
     """
 
     worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE, World.ENUMERABLE})
     required: ClassVar[tuple[str, ...]] = ("curriculum", "experience", "objective", "optimizer")
     absent: ClassVar[Mapping[World, tuple[str, ...]]] = {
-        World.ENUMERABLE: ("stages", "roles", "second_look", "critic", "learners", "bound")
+        World.ENUMERABLE: ("stages", "roles", "second_look", "critic", "learners", "bound", "renew_after")
     }
     stays: ClassVar[Mapping[str, str]] = {
         "optimizer": "optimizer", "reference": "reference", "learners": "optimizer", "roles": ""
@@ -104,6 +105,7 @@ class TokenMethod(Method):
     epochs: Count = 1
     minibatches: Count = 1
     bound: WholeNumber = 0
+    renew_after: WholeNumber = 0
 
     @property
     def completions(self) -> int | None:

@@ -48,9 +48,7 @@ def to_batch(
         tokens[row, :size], real[row, :size] = episode.tokens, True
         action[row, :size] = [m for s in episode.segments for m in s.action_mask]
         logp[row, :size] = [p for s in episode.segments for p in s.behaviour_logp]
-        version[row, :size] = np.repeat(
-            [s.version for s in episode.segments], [len(s.tokens) for s in episode.segments]
-        )
+        version[row, :size] = [v for s in episode.segments for v in s.versions]
     action[:, 0] = False  # nothing predicts the first token
     unfinished = [e.unfinished for e in episodes]
     zeros = torch.zeros(len(episodes), device=device)

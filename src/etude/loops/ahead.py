@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +15,7 @@ from etude.core.slots import Context
 from etude.experience.rollout import EVERYTHING, Start
 from etude.experience.samplers import AtVersion, Samplers
 from etude.experience.views import View
+from etude.loops.flight import Flight, emitting
 from etude.loops.gather import Gatherer
 from etude.loops.states import below, join_tensors, split_tensors
 from etude.policies import snapshots
@@ -24,53 +23,12 @@ from etude.policies.sampling import Sampling
 from etude.policies.snapshots import Snapshot
 from etude.runtime.checkpoints import load_tensors, save_tensors
 from etude.runtime.errands import Errand
-from etude.runtime.executors.roles import Answer
 
 if TYPE_CHECKING:
     from etude.core.complete import CompleteTokenMethod
-    from etude.policies.language import LanguagePolicy
 
 WEIGHTS = "ahead.safetensors"
 """Of a checkpoint: weights that rows of later steps are sampled from."""
-
-
-@dataclass
-class Flight:
-    """What is gathered for one step, by parts that wait wherever they ask for episodes.
-
-    Args:
-        step: that will learn from it. finished: the steps that its weights had had.
-        states: of all parts, before the first of them was asked anything for it.
-    """
-
-    step: int
-    finished: int
-    snapshot: Snapshot
-    states: Any
-    context: Context
-    errand: Errand[list[Episode]]
-    emitted: set[int] = field(default_factory=set)
-    asked: tuple[Sequence[Start], Answer] | None = None
-
-    def go_on(self, samplers: Samplers, episodes: Sequence[Episode] = ()) -> None:
-        """Let the parts work until they ask for episodes, and samplers begin these."""
-        with _emitting(self.context.policy, self.emitted):
-            question = self.errand.go_on(episodes)
-        if question is None:
-            self.asked = None
-            return
-        starts, sampling, view = question[0]
-        self.asked = starts, samplers.begin(starts, sampling, self.snapshot, view)
-
-    def episodes(self, samplers: Samplers) -> list[Episode]:
-        """All of them, once they are there."""
-        policy: LanguagePolicy = self.context.policy
-        while self.asked is not None:
-            starts, answer = self.asked
-            with _emitting(policy, self.emitted):
-                found = samplers.finish(answer, starts, policy, self.snapshot)
-            self.go_on(samplers, found)
-        return self.errand.result()
 
 
 class Owner(Protocol):
@@ -128,8 +86,14 @@ class Ahead:
     def reach(self, finished: int, steps: int) -> None:
         """Begin to gather for all steps for which that may begin now and has not.
 
-        Where that fails, the parts know what they knew before, and the error says so.
+        Completions of steps that are under way go on with the present weights, where they wait for them. Where that
+        fails, the parts know what they knew before, and the error says so.
         """
+        try:
+            self._renew(finished)
+        except EtudeError as error:
+            error.intact = True
+            raise
         for step in range(finished, min(finished + self.bound + 1, steps)):
             if step not in self.flights:
                 states = self.owner.states()
@@ -140,6 +104,13 @@ class Ahead:
                     error.intact = True
                     raise
 
+    def _renew(self, finished: int) -> None:
+        for flight in self.flights.values():
+            if flight.finished < finished < flight.step and flight.asked is not None and flight.asked.waiting:
+                snapshot = self._now()
+                self.trained[snapshot.version] = finished
+                flight.renew(self.samplers, finished, snapshot)
+
     def _begin(self, step: int, finished: int, states: Any, snapshot: Snapshot) -> None:
         """Begin to gather for a step, sampling from these weights."""
         method, context = self.owner.plan(step)
@@ -149,9 +120,11 @@ class Ahead:
             context.samplers = _Asks(ask)
             return self.gatherer.episodes(method, method.begun, context)
 
-        flight = self.flights[step] = Flight(step, finished, snapshot, states, context, Errand(gather))
+        flight = self.flights[step] = Flight(
+            step, finished, snapshot, states, context, Errand(gather), method.renew_after
+        )
         try:
-            flight.go_on(self.samplers)
+            flight.begin(self.samplers)
         except BaseException:
             self.done(step)
             raise
@@ -160,30 +133,37 @@ class Ahead:
         """The present weights; a file that has them already serves again."""
         tensors = snapshots.weights(self.policy)
         version, mark = self.policy.version, snapshots.mark(tensors)
-        same = (f.snapshot for f in self.flights.values() if (f.snapshot.version, f.snapshot.mark) == (version, mark))
+        kept = (snapshot for flight in self.flights.values() for snapshot in flight.snapshots.values())
+        same = (each for each in kept if (each.version, each.mark) == (version, mark))
         return next(same, None) or Snapshot(tensors, version)
 
-    def older(self, step: int) -> tuple[Snapshot | None, float]:
-        """The weights that a step's rows are sampled from, where they are not those of now; by how many steps."""
+    def older(self, step: int) -> list[Snapshot]:
+        """The weights that a step's rows are sampled from, where they are not those of now."""
+        found = {s.version: s for s in self.flights[step].snapshots.values() if s.version != self.policy.version}
+        return [*found.values()]
+
+    def ages(self, step: int) -> dict[str, float]:
+        """`lag`: steps from the weights that a step's rows were begun with to those of now; `renewed`: see there."""
         flight = self.flights[step]
-        other = flight.snapshot.version != self.policy.version
-        return flight.snapshot if other else None, float(step - flight.finished)
+        found = {"lag": float(step - flight.finished)}
+        return found | ({"renewed": flight.share} if flight.after else {})
 
     def rows(self, step: int, method: CompleteTokenMethod) -> TokenBatch:
         """The rows of a step, once they are there, but for those that are older than the bound."""
         flight = self.flights[step]
         episodes = flight.episodes(self.samplers)
-        batch = self.gatherer.rows(method, episodes, method.begun, flight.emitted, flight.snapshot.version)
+        batch = self.gatherer.rows(method, episodes, method.begun, flight.emitted, flight.versions)
+        flight.count(batch)
         return self.within(batch, step)
 
     def again(self, step: int, method: CompleteTokenMethod, count: int, context: Context) -> TokenBatch:
         """More rows for a step, from the same weights as its first."""
         flight = self.flights[step]
         context.samplers = AtVersion(self.samplers, flight.snapshot)
-        with _emitting(self.policy, flight.emitted):
+        with emitting(self.policy, flight.emitted):
             episodes = self.gatherer.episodes(method, count, context)
         return self.within(
-            self.gatherer.rows(method, episodes, count, flight.emitted, flight.snapshot.version), step
+            self.gatherer.rows(method, episodes, count, flight.emitted, flight.versions), step
         )  # fmt: skip
 
     def within(self, batch: TokenBatch, step: int) -> TokenBatch:
@@ -212,8 +192,10 @@ class Ahead:
         if flight is None:
             return
         flight.errand.close()
-        if all(other.snapshot is not flight.snapshot for other in self.flights.values()):
-            flight.snapshot.close()
+        kept = {id(snapshot) for other in self.flights.values() for snapshot in other.snapshots.values()}
+        for snapshot in flight.snapshots.values():
+            if id(snapshot) not in kept:
+                snapshot.close()
         self.trained = {v: n for v, n in self.trained.items() if n >= flight.finished}
 
     def close(self) -> None:
@@ -225,14 +207,14 @@ class Ahead:
 
     def save(self, folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """What begins all of it again: JSON values and tensors of states; weights are a file of their own."""
-        kept = {f.snapshot.mark: f.snapshot for f in self.flights.values()}
+        kept = {s.mark: s for f in self.flights.values() for s in f.snapshots.values()}
         if kept:
             found = {f"{mark}.{k}": v for mark, snapshot in kept.items() for k, v in snapshot.tensors().items()}
             save_tensors(folder / WEIGHTS, found)
         flights = [
-            {"step": f.step, "finished": f.finished, "version": f.snapshot.version, "mark": f.snapshot.mark,
-             "states": f.states} for f in self.flights.values()
-        ]  # fmt: skip
+            {"step": f.step, "weights": [[n, s.version, s.mark] for n, s in f.snapshots.items()], "states": f.states}
+            for f in self.flights.values()
+        ]
         told: tuple[dict[str, Any], dict[str, torch.Tensor]] = split_tensors({"flights": flights}, "ahead")
         told[0]["trained"] = [[version, finished] for version, finished in self.trained.items()]
         return told
@@ -244,18 +226,12 @@ class Ahead:
         stored = load_tensors(folder / WEIGHTS) if data["flights"] else {}
         made = dict[str, Snapshot]()
         for flight in join_tensors({"flights": data["flights"]}, tensors)["flights"]:
-            if (mark := flight["mark"]) not in made:
-                found = below(stored, f"{mark}.")
-                made[mark] = Snapshot({k: found[k] for k in snapshots.weights(self.policy)}, flight["version"])
+            for _, version, mark in flight["weights"]:
+                if mark not in made:
+                    found = below(stored, f"{mark}.")
+                    made[mark] = Snapshot({k: found[k] for k in snapshots.weights(self.policy)}, version)
+            (finished, _, first), *later = flight["weights"]
             self.owner.restore(flight["states"])
-            self._begin(flight["step"], flight["finished"], flight["states"], made[mark])
-
-
-@contextmanager
-def _emitting(policy: LanguagePolicy, emitted: set[int]) -> Iterator[None]:
-    """What the policy emits goes into a set of one's own."""
-    before, policy.emitted = policy.emitted, emitted
-    try:
-        yield
-    finally:
-        policy.emitted = before
+            self._begin(flight["step"], finished, flight["states"], made[first])
+            for finished, _, mark in later:
+                self.flights[flight["step"]].renew(self.samplers, finished, made[mark])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from etude.core.batches import TokenBatch
@@ -63,7 +63,7 @@ class Gatherer:
         for policy in (self.policy, *(seat.policy for seat in context.seats.values())):
             policy.emitted.clear()
         episodes = self.episodes(method, count, context)
-        return self.rows(method, episodes, count, self.policy.emitted, self.policy.version, context.seats)
+        return self.rows(method, episodes, count, self.policy.emitted, {self.policy.version}, context.seats)
 
     def episodes(self, method: CompleteTokenMethod, count: int, context: Context) -> list[Episode]:
         """What the experience makes of `count` problems, and what comes of a second look at them."""
@@ -77,13 +77,13 @@ class Gatherer:
         return [each for episode in episodes for each in (episode, *episode.beside)]
 
     def rows(
-        self, method: CompleteTokenMethod, episodes: Sequence[Episode], count: int, emitted: set[int], version: int,
-        seats: Mapping[str, Seat] | None = None,
+        self, method: CompleteTokenMethod, episodes: Sequence[Episode], count: int, emitted: set[int],
+        versions: Set[int], seats: Mapping[str, Seat] | None = None,
     ) -> TokenBatch:  # fmt: skip
         """The rows of these episodes. Raises EnvironmentFault if there are none.
 
         Args:
-            emitted: hashes of all that the policy of this version said.
+            emitted: hashes of all that the policy of these versions said.
             seats: of players, some of which may speak with other models.
         """
         lost = [e for e in episodes if e.stop is StopReason.FAULT]
@@ -96,9 +96,9 @@ class Gatherer:
             )
         others = {name: s.policy for name, s in (seats or {}).items() if s.policy is not self.policy}
         if method.experience.samples:
-            self._check_tokens([e for e in episodes if e.player not in others], emitted, version)
+            self._check_tokens([e for e in episodes if e.player not in others], emitted, versions)
             for name, policy in others.items():
-                self._check_tokens([e for e in episodes if e.player == name], policy.emitted, policy.version)
+                self._check_tokens([e for e in episodes if e.player == name], policy.emitted, {policy.version})
         pad, names = self.policy.tokenizer.pad_token_id, names_of(method, self.task)
         return to_batch(episodes, pad, method.experience.temperature, self.policy.device, names)
 
@@ -115,11 +115,11 @@ class Gatherer:
                 stacklevel=2,
             )
 
-    def _check_tokens(self, episodes: Sequence[Episode], emitted: set[int], version: int) -> None:
+    def _check_tokens(self, episodes: Sequence[Episode], emitted: set[int], versions: Set[int]) -> None:
         """Invariant 3: what is trained on is what the sampler emitted, token for token."""
         for e in episodes:
             for s in e.segments:
-                asked = s.version == version and any(s.action_mask)
+                asked = s.version in versions and any(s.action_mask)
                 if asked and any(hash(piece) not in emitted for piece in sampled_pieces(s)):
                     raise InvariantError(
                         f"A completion for problem {e.problem.id!r} has tokens that the sampler never emitted "

@@ -145,7 +145,8 @@ class LanguageLoop:
             metrics[METRIC] = self.differences.watch(assessed, method.rewards)
         metrics |= {name: float(count) for name, count in self.party.work(method).items()}
         if self.ahead is not None:
-            self.updater.older, metrics["lag"] = self.ahead.older(self.finished)
+            self.updater.older = self.ahead.older(self.finished)
+            metrics |= self.ahead.ages(self.finished)
         if any(map(len, rows.values())):
             rows, learned = self.trainer.learn(self.party.players(method), rows, self.finished, stream)
             metrics |= learned | learned_answers(rows.values())

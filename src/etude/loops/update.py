@@ -73,7 +73,7 @@ class Updater:
         self.row_loss: Tensor | None = None
         self.first_half: tuple[list[Tensor], float] | None = None
         self.noise, self.gaps, self.weighing = Noise(), list[Tensor](), Weighing()
-        self.older: Snapshot | None = None  # the weights that sampled, where they are not the present ones
+        self.older: Sequence[Snapshot] = ()  # the weights that sampled, where they are not the present ones
 
     @property
     def stepper(self) -> ModelStepper:
@@ -100,12 +100,12 @@ class Updater:
         self.step, before = step, self.policy.weights.mark()
         self.stepper.begin(step, str(step))
         moved = False
-        present = self.ranks.told(self.older is None)[0]  # the first rank's alone are the older weights
+        present = self.ranks.told(not self.older)[0]  # the first rank's alone are the older weights
         for lesson in lessons:
             lesson.begin()
-            if self.older is not None and comparable(lesson.method):
-                found = probe(self.policy, lesson.method, lesson.batch, self.older, self.budget)
-                compare(found, self.noise, self.policy, tally)
+            if self.older and comparable(lesson.method):
+                each = (probe(self.policy, lesson.method, lesson.batch, older, self.budget) for older in self.older)
+                compare([gaps for found in each for gaps in found], self.noise, self.policy, tally)
         for epoch in range(first.epochs):
             cut = [lesson.pieces(stream.split("minibatches", epoch)) for lesson in lessons]
             for number, rows in enumerate(zip_longest(*cut)):

@@ -213,7 +213,10 @@ class Conversation:
         held = [row.tokens for row in asked]
         reader = None if within is None else within.begin(held, room)
         tilt = None if sampling.tilt is None else sampling.tilt.begin(held, room)
-        rows = Decoding(self.policy, sampling, self._decoder, hidden, logits, order, lengths, leaving, reader, tilt)
+        before = [tokens[len(tokens) - count :] for tokens, count in zip(held, begun, strict=True)] if begun else ()
+        rows = Decoding(
+            self.policy, sampling, self._decoder, hidden, logits, order, lengths, leaving, reader, tilt, before
+        )
         said = decode(rows, draws, begun)
         if leaving:
             self._decoder = None

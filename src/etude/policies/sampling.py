@@ -208,17 +208,18 @@ class Decoding:
         leaving: rows that end are dropped; else they rest in the decoder.
         reader: who reads along and says which tokens may come next.
         tilt: who reads along and says what is added to the logits.
+        begun: what the turn of each completion was begun with; () is nothing.
     """
 
     def __init__(
         self, policy: LanguagePolicy, sampling: Sampling, rows: Decoder, hidden: Tensor, logits: Tensor,
         order: Sequence[int], lengths: Sequence[int], leaving: bool, reader: Reader | None = None,
-        tilt: TiltReader | None = None,
+        tilt: TiltReader | None = None, begun: Sequence[Sequence[int]] = (),
     ) -> None:  # fmt: skip
         self.policy, self.sampling, self.device = policy, sampling, policy.device
         self.model, self.decoder, self.leaving = policy.sampler(), rows, leaving
         self.words = logits.shape[-1] // policy.voices
-        self.stopper = Stopper(policy.tokenizer, policy.end_ids, sampling.stop, self.words)
+        self.stopper = Stopper(policy.tokenizer, policy.end_ids, sampling.stop, self.words, begun)
         self.every = EVERY.get(self.device.type, SELDOM) if leaving else 1
         self.rows = np.array(order, np.int64)
         self.hidden, self.logits = hidden, logits

@@ -6,7 +6,7 @@ do, and text is decoded after those alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -26,17 +26,20 @@ class Stopper:
 
     Args:
         vocabulary: how many tokens there are to draw from.
+        before: what each row's turn was begun with, which a stop string may begin in.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, end_ids: Iterable[int], strings: tuple[str, ...], vocabulary: int
-    ) -> None:
+        self, tokenizer: PreTrainedTokenizerBase, end_ids: Iterable[int], strings: tuple[str, ...], vocabulary: int,
+        before: Sequence[Sequence[int]] = (),
+    ) -> None:  # fmt: skip
         self.tokenizer, self.strings = tokenizer, strings
         self.reach = max((len(s.encode()) for s in strings), default=0)
         self.table = np.zeros(vocabulary, np.uint8)
         if strings:
             self.table[:] = table(tokenizer, strings, vocabulary)
         self.table[[i for i in end_ids if i < vocabulary]] = END
+        self.before = [[*tokens[-self.reach :]] for tokens in before] if self.reach else []
         self.stopped: set[int] = set()
 
     def look(self, tokens: np.ndarray, ends: np.ndarray, rows: np.ndarray, begun: int, taken: int) -> None:
@@ -51,13 +54,15 @@ class Stopper:
                 continue
             if kinds[i, at] == END:
                 ends[row] = length
-            elif self._complete(tokens[row, max(0, length - self.reach - 1) : length].tolist()):  # a byte or more each
+            elif self._complete(row, tokens[row, max(0, length - self.reach - 1) : length].tolist()):  # a byte each
                 ends[row] = length
                 self.stopped.add(row)
 
-    def _complete(self, tail: list[int]) -> bool:
-        text = self.tokenizer.decode(tail)
-        return any(s in text for s in self.strings)
+    def _complete(self, row: int, tail: list[int]) -> bool:
+        """Whether a stop string is in the last tokens of a row, and not all of it in what its turn was begun with."""
+        before = self.before[row] if self.before and len(tail) <= self.reach else []
+        text, old = self.tokenizer.decode([*before, *tail]), self.tokenizer.decode(before) if before else ""
+        return any(text.count(s) > old.count(s) for s in self.strings)
 
 
 def table(tokenizer: PreTrainedTokenizerBase, strings: tuple[str, ...], vocabulary: int) -> np.ndarray:

@@ -37,6 +37,8 @@ def check(method: Method, task: LanguageTask, options: Options) -> None:
     With a bound also for methods whose rows must be of the present policy.
     """
     place, bound = place_of(options.on), bound_of(method, options)
+    for why in renewed_rows(method, task, bound):
+        raise ConfigError(why)
     if options.engine is not None:
         engines.check(method, options)
     if place == Place("local") and not bound and options.engine is None:
@@ -95,6 +97,28 @@ def older_rows(method: Method) -> Iterator[str]:
             yield (
                 f"{type(part.chooser).__name__} chooses the next step by what the last one came to: leave --bound at 0."
             )
+
+
+def renewed_rows(method: Method, task: LanguageTask, bound: int) -> Iterator[str]:
+    """Why completions cannot take newer weights on their way, as sentences."""
+    from etude.experience.rollout import EVERYTHING
+
+    own = [complete_token(stage) for _, stage in applied(method)]
+    if not (after := max(stage.renew_after for stage in own)):
+        return
+    if bound < 2:
+        yield (
+            f"renew_after={after} lets completions go on with newer weights while an earlier step is learned from, and "
+            f"with a bound of {bound} there is none between theirs and their own: give --bound 2 or more, or leave it "
+            "at 0."
+        )
+    if task.max_turns > 1:
+        yield (
+            f"renew_after={after} is for tasks of one turn, and those of {task.id or type(task).__name__} may have "
+            f"{task.max_turns}: leave it at 0."
+        )
+    if not all(getattr(stage.experience, "view", EVERYTHING).whole for stage in own):
+        yield f"renew_after={after} is for policies that see all that they said: leave experience.view as it is."
 
 
 def load_policy(options: Options) -> LanguagePolicy:

@@ -11,9 +11,10 @@ With `bound=0` it is GRPO, bit for bit. A step that takes g to sample and u to v
 in place of g + u, once samplers have processes of their own: `--on processes`, or `--on processes:2` for two. The
 numbers are the same wherever it runs.
 
-Differences to the paper. Weights change between steps alone, and all rows of a step are of one version: whoever is how
-fast decides nothing, so a run can be repeated and gone on with. The store of rows and fields, rows that are scored as
-they end, and the planner of workers are in `runtime/store.py`, `scheduler.py` and `planning.py`, simulated so far.
+Differences to the paper. Weights change between steps alone, and all rows of a step are of one version (of several, by
+their tokens, with `renew_after`): whoever is how fast decides nothing, so a run can be repeated and gone on with. The
+store of rows and fields, rows that are scored as they end, and the planner of workers are in `runtime/store.py`,
+`scheduler.py` and `planning.py`, simulated so far.
 """
 
 from etude.core.claims import Claim, Measure
