@@ -272,7 +272,8 @@ What each paper says, small enough to check here, on a [bed](make-a-bed.md) wher
 plan is committed before the runs; arms are paired by seed; pairs are added (6, 12, 24, 48) until the interval decides.
 Differences are in units of the smallest one that matters: *equivalent*, the whole interval is within 1; *held*, above
 0; *reversed*, below 0; *inconclusive*, none of these; *void*, the bed could not have shown it, which says nothing about
-the method. *Stale*: the code of the method has changed since. *By earlier rules*: not run again yet.
+the method. *Stale*: an arm has other parts or values since, or the bed or the experiment is another. *By earlier
+rules*: not run again yet. `etude claims show ID` says which code it was run with, and whether that was edited since.
 `etude claims run ID` runs one, `etude claims check` derives all verdicts again."""
 
 

@@ -384,6 +384,30 @@ def test_a_verdict_older_than_the_code_says_so(
     assert claims.check("mine.py:mine") == ["mine.py:mine: the method changed since the verdict."]
 
 
+def test_a_verdict_on_the_same_parts_and_values_holds_however_their_code_is_written(
+    cli: Cli, project: Path, asked: list[list[int]]
+) -> None:
+    """A field that came since is at its default in what was written before; one that is gone says something else."""
+    path = planned(cli) / "verdict.json"
+    cli("claims", "run", "mine.py:mine")
+    record = json.loads(path.read_text())
+    assert [each["problems"] for each in record["made_of"]["method"]] == [32]
+    assert "title" not in record["made_of"]["method"][0]
+    record["rests_on"] |= {"method": "edited"}
+    del record["made_of"]["method"][0]["renew_after"]
+    path.write_text(json.dumps(record))
+    assert claims.edited("mine.py:mine", record) == ["method"]
+    assert claims.stale("mine.py:mine", record) == []
+    assert claims.verdict_of("mine.py:mine") == "held"
+    assert "; the code of its method was edited since." in cli("claims", "show", "mine.py:mine").out
+    (made,) = record["made_of"]["method"]
+    for field, value in (("problems", 33), ("gone", 1), ("optimizer", {"part": "nobody"})):
+        other = {**record, "made_of": {"method": [{**made, field: value}]}}
+        assert claims.stale("mine.py:mine", other) == ["method"]
+    del record["made_of"]
+    assert claims.stale("mine.py:mine", record) == ["method"]
+
+
 @pytest.mark.slow
 def test_a_second_plan_keeps_the_first_and_says_why(
     cli: Cli, project: Path, asked: list[list[int]], forget: Callable[[str], None]

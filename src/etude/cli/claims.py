@@ -64,7 +64,7 @@ def show(method: str) -> None:
     from rich.console import Console
 
     from etude.runs.claim_runs import PUBLISHED, TUNED
-    from etude.runs.claims import claim_of, folder_of, recorded, verdict_of
+    from etude.runs.claims import claim_of, edited, folder_of, recorded, verdict_of
     from etude.runs.plans import PLAN
 
     (_, claim), record, folder = claim_of(method), recorded(method), folder_of(method)
@@ -77,6 +77,11 @@ def show(method: str) -> None:
     if claim.paper_effect:
         console.print(f"The paper reports: {claim.paper_effect.rstrip('.')}.")
     console.print(f"Verdict: {verdict_of(method) or 'not run'}.")
+    if record:
+        commit = str(record.get("environment", {}).get("commit", ""))[:10]
+        touched = edited(method, record)
+        since = f"; the code of its {' and '.join(touched)} was edited since" if touched else ""
+        console.print(f"Run with the code of commit {commit}{since}.")
     for setting, title in ((PUBLISHED, "As published"), (TUNED, "After the same tuning of both arms")):
         if record and setting in record:
             _evidence(console, title, record[setting])

@@ -50,9 +50,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.core.edit import assignments, stack
-from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.errors import ConfigError, EtudeError, UnknownNameError
 from etude.core.fields import Count, WholeNumber
-from etude.core.method import Method
+from etude.core.method import META, Method
 from etude.core.recipe import NAMED
 from etude.core.registry import ROOT, get_method
 from etude.core.worlds import World
@@ -315,13 +315,39 @@ def composition(arm: str | Method, world: World) -> str:
 
     Of one that names other methods, a recipe, also of what these are made of.
     """
-    if isinstance(arm, str):
-        name, *parts = arm.split("+")
-        arm = stack(get_method(name, world), parts)
+    arm = _composed(arm, world)
     inside = arm.made_of()
     modules = sorted({type(part).__module__ for each in (arm, *inside) for part in each.parts().values()})
     sources = [code_of(Path(str(sys.modules[module].__file__))) for module in modules]
     return text_hash(json.dumps([arm.to_json(), modules, sources, *(each.to_json() for each in inside)]))[:8]
+
+
+def made_of(arm: str | Method, world: World) -> list[dict[str, Any]]:
+    """All parts of an arm and their values as JSON, and those of the methods that it names."""
+    arm = _composed(arm, world)
+    return [_values(each) for each in (arm, *arm.made_of())]
+
+
+def still_made_of(before: Sequence[Mapping[str, Any]], arm: str | Method, world: World) -> bool:
+    """Whether an arm has the parts and values that `made_of` said it had: fields that came since are at their default.
+
+    What was written then is read by the present code, however that is written.
+    """
+    try:
+        return [_values(Method.from_json(each)) for each in before] == made_of(arm, world)
+    except EtudeError:  # a part or a field that is gone
+        return False
+
+
+def _composed(arm: str | Method, world: World) -> Method:
+    if isinstance(arm, Method):
+        return arm
+    name, *parts = arm.split("+")
+    return stack(get_method(name, world), parts)
+
+
+def _values(method: Method) -> dict[str, Any]:
+    return {k: v for k, v in method.to_json().items() if k == "id" or k not in META}
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ from etude.runs.code import code_of, text_hash
 from etude.runs.jobs import Workers
 from etude.runs.plans import PLAN, RUNS, VERDICT, Plan, check_plan, clean_commit, put_aside, read_plan
 
+MADE_OF = "made_of"
+"""Of a verdict: the parts and values of both arms, as they were."""
 SHIPPED = next((p for p in (ROOT / "claims", ROOT.parent.parent / "claims") if p.is_dir()), ROOT / "claims")
 """etude's own: inside an installed package, or beside the source."""
 PLACES = (Path("claims"), SHIPPED)
@@ -80,7 +82,7 @@ def recorded(name: str) -> dict[str, Any] | None:
 
 
 def verdict_of(name: str) -> str | None:
-    """The recorded outcome, 'stale' added where the code has changed since; None if the claim was never run."""
+    """The recorded outcome, 'stale' added where it is about something else by now; None if the claim was never run."""
     record = recorded(name)
     if record is None:
         return None if (old := before(name)) is None else f"{old} (by earlier rules)"
@@ -120,18 +122,38 @@ def rests_on(method: Method, claim: Claim) -> dict[str, str]:
     from etude.runs.beds import composition
     from etude.runs.plans import recipe_hash
 
-    world = sorted(method.worlds)[0]
-    found = {"method": composition(method, world)}
+    found = {what: composition(arm, sorted(method.worlds)[0]) for what, arm in _arms(method, claim).items()}
     if claim.bed:
-        return {**found, "baseline": composition(claim.baseline, world), "bed": recipe_hash(claim)}
+        return {**found, "bed": recipe_hash(claim)}
     own = experiment_file(method.id)
     return {**found, "experiment": text_hash(code_of(own))} if own else found
 
 
-def stale(name: str, record: Mapping[str, Any]) -> list[str]:
-    """What has changed since the verdict: 'method', 'baseline', 'bed', 'experiment'."""
+def edited(name: str, record: Mapping[str, Any]) -> list[str]:
+    """Of what the verdict rests on, what has changed, if only how its code is written; names as in `rests_on`."""
     now = rests_on(*claim_of(name))
     return [what for what, before in record["rests_on"].items() if now.get(what) != before]
+
+
+def stale(name: str, record: Mapping[str, Any]) -> list[str]:
+    """Of what the verdict rests on, what is not the same any more: 'method', 'baseline', 'bed', 'experiment'.
+
+    A method whose code was edited, and which has the parts and values that it had then, is the same: what its equations
+    come to is pinned by tests.
+    """
+    from etude.runs.beds import still_made_of
+
+    method, claim = claim_of(name)
+    arms, before = _arms(method, claim), record.get(MADE_OF, {})
+    return [
+        what for what in edited(name, record)
+        if not (what in before and still_made_of(before[what], arms[what], sorted(method.worlds)[0]))
+    ]  # fmt: skip
+
+
+def _arms(method: Method, claim: Claim) -> dict[str, Any]:
+    """Both arms, as `rests_on` calls them; an experiment has its own."""
+    return {"method": method, "baseline": claim.baseline} if claim.bed else {"method": method}
 
 
 # The experiment
@@ -264,13 +286,15 @@ def _means(pairs: Sequence[Pair]) -> dict[str, dict[str, float]]:
 
 
 def _write(folder: Path, name: str, plan: Plan, lines: Lines, commit: str, seconds: float) -> dict[str, Any]:
+    from etude.runs.beds import made_of
     from etude.runtime import disk
     from etude.runtime.environment import record
 
-    before, here = recorded(name) or {}, record(0)
+    before, here, (method, claim) = recorded(name) or {}, record(0), claim_of(name)
     about = {
         **derive(plan, lines),
-        "rests_on": rests_on(*claim_of(name)),
+        "rests_on": rests_on(method, claim),
+        MADE_OF: {what: made_of(arm, sorted(method.worlds)[0]) for what, arm in _arms(method, claim).items()},
         "seconds": round(seconds + before.get("seconds", 0.0) * (before.get("plan") == plan.hash), 1),
         "environment": {"commit": commit, **{k: here[k] for k in ("versions", "processor", "kernels")}},
     }
