@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ import torch
 from etude.core.errors import EnvironmentFault, InvariantError
 from etude.curricula.uniform import Uniform
 from etude.experience.groups import Groups
+from etude.experience.rollout import fresh, rollout
 from etude.experience.samplers import Sampler, Samplers
 from etude.filters.informative import InformativeGroups
 from etude.loops.ahead import Ahead
@@ -152,6 +154,21 @@ def test_a_filter_that_resamples_gets_its_rows_from_the_same_weights(
     versions = [version for _, version, _ in learned]
     for step, _, batch in learned:
         assert set(batch.version[batch.action_mask].tolist()) == {versions[max(0, step - 1)]}
+
+
+class Itself(Groups):
+    """Plays some of its episodes in this process, as with a guide's model."""
+
+    def collect(self, problems: Any, context: Any) -> Any:
+        starts = fresh(problems, self.size, context.stream)
+        rollout(starts, dataclasses.replace(context, samplers=None), self.sampling(context))
+        return rollout(starts, context, self.sampling(context))
+
+
+def test_what_is_played_in_this_process_on_the_way_has_its_deadline(loops: Any) -> None:
+    """Parts wait in a thread of their own, where no alarm rings."""
+    found = numbers(loops(SMALL.replace(experience=Itself(size=4)), 1), 3)
+    assert [m["lag"] for m in found] == [0, 1, 1]
 
 
 # What is never trained on

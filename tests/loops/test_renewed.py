@@ -184,7 +184,7 @@ def test_pieces_are_joined_token_by_token() -> None:
     third = joined(second, episode([5, 6, 7, 8, 1], [0, 0, 0, 1, 1], 6, begun=3, entropy=[0.4, 0.5]))
     said = third.segments[-1]
     assert (said.action_mask, said.behaviour_logp, said.versions) == ([1] * 5, [-1.0] * 5, [3, 3, 4, 6, 6])
-    assert said.info == {"pieces": [2, 1, 2], "versions": [3, 4, 6], "entropy": [0.1, 0.2, 0.3, 0.4, 0.5]}
+    assert said.info == {"pieces": [2, 1, 2], "versions": [3, 3, 4, 6, 6], "entropy": [0.1, 0.2, 0.3, 0.4, 0.5]}
     assert second.fork_turn is None
     with pytest.raises(InvariantError, match="was to go on from 2 tokens, and came with others"):
         joined(episode([5, 4], [1, 1], 3), episode([5, 6, 7], [0, 0, 1], 4, begun=2))

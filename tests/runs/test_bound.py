@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -10,19 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_on_processes import ONCE, STAT, outcome, sampling
+from test_on_processes import ONCE, STAT, TASKS, loop_of, outcome, sampling, small, task_of, tiny
+from test_on_ray import EVERY
 
 import etude
 import processes
 from etude.core.errors import ConfigError, WorkerError
 from etude.core.registry import get_method
 from etude.curricula.uniform import Uniform
-from etude.experience.samplers import Samplers
+from etude.experience.samplers import Sampler, Samplers
 from etude.loops.update import Updater
 from etude.objectives.decoupled import DecoupledSurrogate
 from etude.policies.snapshots import PREFIX
-from etude.runs.samplers import check
+from etude.runs.samplers import check, older_rows, renewed_rows
 from etude.runs.training import Options
+from etude.runtime.executors.local import Local
 from etude.runtime.executors.processes import Processes
 from etude.tasks import resolve_task
 from slow_worlds import Slow
@@ -83,6 +86,24 @@ def test_an_asynchronous_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) 
     whole = etude.train("grpo", "compose", bound=2, out=str(tmp_path / "whole"), **SMALL)
     etude.train("grpo", "compose", on="processes", bound=2, until=2, out=str(tmp_path / "parts"), **SMALL)
     assert outcome(etude.resume(tmp_path / "parts", quiet=True)) == outcome(whole)
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:.*no two completions")
+@pytest.mark.parametrize("method", EVERY.values(), ids=list(EVERY))
+def test_every_method_that_may_learn_from_older_rows_does(method: Any) -> None:
+    """Where its task has one turn, also from completions that changed weights on their way."""
+    method, task = small(method), task_of(TASKS.get(method.id, "compose"))
+    if [*older_rows(method)]:
+        pytest.skip("it may not")
+    renewed: Any = method.replace(renew_after=3)
+    method = method if [*renewed_rows(renewed, task, 2)] else renewed
+    apart = Local(Sampler(task, copy.deepcopy(tiny())), apart=True)
+    loop = loop_of(method, task, apart, bound=2, steps=8)
+    found = [loop.step().metrics for _ in range(5)]
+    loop.ahead.close()
+    assert [m["lag"] for m in found] == [0, 1, 2, 2, 2]
+    assert all(m.get("logp_gap", 0) <= m.get("logp_gap_bound", 0) for m in found)
 
 
 # It is asynchronous
@@ -177,9 +198,10 @@ class Blind(Uniform):
         (get_method("t-ppo"), "goes on in a step with what it kept of the one before"),
         (get_method("grpo").replace(curriculum=Blind()), "Blind does not say .chooses_ahead."),
         (get_method("g2rl"), "need the states that rows were sampled from"),
+        (get_method("hgpo"), "BothModes asks the policy how likely tokens are that were said for it"),
         (get_method("sasr"), "ByChance chooses the next step by what the last one came to"),
     ],
-    ids=["fresh rows", "kept rows", "paused rows", "curriculum", "states", "choosers"],
+    ids=["fresh rows", "kept rows", "paused rows", "curriculum", "states", "asked policy", "choosers"],
 )
 def test_what_cannot_learn_from_older_rows_is_refused(method: Any, sentence: str) -> None:
     task = resolve_task("compose")

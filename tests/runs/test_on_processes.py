@@ -51,6 +51,8 @@ TASKS = {"archer": "attr-20q", "planning-q-learning": "paths", "reward-anything"
 """Of methods that are for another than `compose`."""
 SAMPLING = ("experience", "curriculum", "second_look", "stages", "critic")
 """Slots whose parts ask for episodes or keep a state that decides what is asked for."""
+PLAIN = {"rlpt-text", "rto", "spa-rl", "swe-rl", "text2grad", "tl-training-ppo"}
+"""Methods whose rewards need models or tasks of their own: what samplers play does not depend on rewards."""
 LATER = {"sparkle"}
 """Methods whose second step comes out alike here whatever is sampled."""
 TURNS = {"attr-20q": 6}
@@ -142,7 +144,8 @@ def small(method: TokenMethod) -> TokenMethod:
     rewards = (TaskReward() if isinstance(part, (RewardModel, SolvedWith)) else part for part in method.rewards)
     judged = (p.replace(judge=SimulatedJudge()) if isinstance(p, AgainstAnchor) else p for p in rewards)
     judged = (RepetitionPenalty(size=1) if isinstance(p, ListwiseReward) else p for p in judged)
-    return method.replace(rewards=tuple(judged), problems=PROBLEMS.get(method.id, 2), epochs=1)
+    paid = (TaskReward(),) if method.id in PLAIN else tuple(judged)
+    return method.replace(rewards=paid, problems=PROBLEMS.get(method.id, 2), epochs=1)
 
 
 def keeps(method: TokenMethod) -> bool:
@@ -151,9 +154,9 @@ def keeps(method: TokenMethod) -> bool:
     return bool(method.stages) or bool(method.experience.initial_state()) or method.id in LATER
 
 
-def loop_of(method: Any, task: Any, executor: Processes | None = None) -> LanguageLoop:
+def loop_of(method: Any, task: Any, executor: Any = None, bound: int = 0, steps: int = STEPS) -> LanguageLoop:
     samplers = None if executor is None else Samplers(executor, task)
-    return LanguageLoop(method, task, copy.deepcopy(tiny()), seed=6, steps=STEPS, samplers=samplers)
+    return LanguageLoop(method, task, copy.deepcopy(tiny()), seed=6, steps=steps, samplers=samplers, bound=bound)
 
 
 def assert_the_same(method: TokenMethod, kept: Callable[[str], Processes], folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from etude.runtime.errands import Errand
+from etude.runtime.errands import Errand, in_owners_thread
 
 
 def test_what_happens_is_in_one_order() -> None:
@@ -68,3 +68,28 @@ def test_one_that_is_left_ends_with_what_it_has_open() -> None:
     assert threading.active_count() == before
     errand.close()
     Errand(work).close()
+
+
+def test_what_needs_the_owners_thread_is_done_there_and_what_it_raises_comes_back() -> None:
+    where: list[Any] = []
+
+    def on_the_way(fails: bool) -> int:
+        where.append(threading.current_thread())
+        if fails:
+            raise KeyError("x")
+        return 6
+
+    def work(ask: Callable[[Any], Any]) -> int:
+        found = in_owners_thread(lambda: on_the_way(False)) * ask("seven")
+        with pytest.raises(KeyError):
+            in_owners_thread(lambda: on_the_way(True))
+        where.append(threading.current_thread())
+        return int(found)
+
+    errand = Errand(work)
+    assert errand.go_on() == ("seven",)
+    assert errand.go_on(7) is None
+    assert errand.result() == 42
+    here = threading.current_thread()
+    assert [thread is here for thread in where] == [True, True, False]
+    assert in_owners_thread(threading.current_thread) is here, "without an errand it is done at once"

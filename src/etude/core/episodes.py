@@ -88,10 +88,9 @@ class Segment:
 
     @property
     def versions(self) -> list[int]:
-        """Of the policy, by token: `info["versions"]` has those of its `info["pieces"]`, where there were several."""
-        if (several := self.info.get("versions")) is None:
-            return [self.version] * len(self.tokens)
-        return [version for version, count in zip(several, self.info["pieces"]) for _ in range(count)]
+        """Of the policy that said it, by token, as `info["versions"]` has them where there were several."""
+        found: list[int] = self.info.get("versions") or [self.version] * len(self.tokens)
+        return found
 
 
 @dataclass

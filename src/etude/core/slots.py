@@ -88,6 +88,8 @@ class TokenExperience(Part, abstract=True):
     """Whether it also samples what texts are worth (`Episode.probe`, `TokenBatch.sampled_values`)."""
     pauses: ClassVar[bool] = False
     """Whether some of its rows go on in a later step, and have no reward yet (`Episode.unfinished`)."""
+    reads_policy: ClassVar[bool] = False
+    """Whether it asks the policy itself how likely tokens are that it has not sampled, and has them trained."""
 
     def __init_subclass__(cls, abstract: bool = False, **options: object) -> None:
         if "collect" in cls.__dict__ and "worlds" not in cls.__dict__:

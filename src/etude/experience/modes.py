@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -50,6 +50,7 @@ class BothModes(Groups):
     [0, 0, 1, 1]
     """
 
+    reads_policy: ClassVar[bool] = True
     size: Count = 4
     modes: Modes | None = None
 

@@ -119,14 +119,13 @@ def joined(before: Episode, after: Episode) -> Episode:
         raise InvariantError(
             f"A completion for problem {after.problem.id!r} was to go on from {count} tokens, and came with others."
         )
-    pieces, versions = first.info.get("pieces", [count]), first.info.get("versions", [first.version])
-    if new := len(whole.tokens) - count:
-        pieces, versions = [*pieces, new], [*versions, whole.version]
+    new, pieces = len(whole.tokens) - count, first.info.get("pieces", [count])
     info = {k: v for k, v in whole.info.items() if k not in ("begun", "open", "replayed")}
     info |= {k: [*first.info[k], *whole.info.get(k, ())] for k in NOTED if k in first.info}
     if "allowed" in first.info:
         info["allowed"] = torch.cat([first.info["allowed"], *([whole.info["allowed"]] if new else [])])
-    whole.info = {**info, "pieces": pieces, "versions": versions}
+    versions = [*first.versions, *[whole.version] * new]
+    whole.info = {**info, "pieces": [*pieces, new] if new else pieces, "versions": versions}
     after.fork_turn = before.fork_turn
     whole.action_mask[:count], whole.behaviour_logp[:count] = first.action_mask, first.behaviour_logp
     return after

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from etude.core.draws import Draw
@@ -20,6 +21,7 @@ from etude.experience.seats import Seats
 from etude.experience.views import FullHistory, View
 from etude.experience.worlds import worlds_of
 from etude.policies.sampling import Sampling
+from etude.runtime.errands import in_owners_thread
 
 if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
@@ -105,9 +107,9 @@ def rollout(
     Args:
         view: what the policy sees of an episode; of starts inside of others it sees everything.
     """
-    here = context.samplers is None or sampling.tilt is not None  # what tilts is in this process
-    play = played if here else context.samplers.play
-    episodes: list[Episode] = play(starts, context, sampling, view)
+    if context.samplers is None or sampling.tilt is not None:  # what tilts is in this process
+        return in_owners_thread(partial(played, starts, context, sampling, view))
+    episodes: list[Episode] = context.samplers.play(starts, context, sampling, view)
     return episodes
 
 

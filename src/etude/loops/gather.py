@@ -132,12 +132,14 @@ def sampled_pieces(segment: Segment) -> list[tuple[int, ...]]:
 
     Where another model finished what the policy began, `info["cut_from"]` has all that the policy had said.
     """
+    begin, tokens = segment.info.get("begun", 0), segment.tokens
     if (said := segment.info.get("cut_from")) is not None:
         kept = sum(segment.action_mask)
-        return [tuple(said) if said[:kept] == segment.tokens[:kept] else ()]
-    begin = segment.info.get("begun", 0)
+        if said[:kept] != tokens[:kept]:
+            return [()]
+        begin, tokens = 0, said
     found = []
-    for length in segment.info.get("pieces", (len(segment.tokens) - begin,)):
-        found.append(tuple(segment.tokens[begin : begin + length]))
+    for length in segment.info.get("pieces", (len(tokens) - begin,)):
+        found.append(tuple(tokens[begin : begin + length]))
         begin += length
     return found

@@ -85,6 +85,12 @@ def older_rows(method: Method) -> Iterator[str]:
                 f"{type(experience).__name__} goes on in a step with what it kept of the one before, which is not "
                 "there yet where the next step begins earlier: choose experience=groups, or leave --bound at 0."
             )
+        if experience.reads_policy:
+            yield (
+                f"{type(experience).__name__} asks the policy how likely tokens are that were said for it, and with a "
+                "bound that policy has learned on since it sampled the others: choose experience=groups, or leave "
+                "--bound at 0."
+            )
         if not curriculum.chooses_ahead:
             yield (
                 f"{type(curriculum).__name__} does not say (chooses_ahead) that it can choose for a step before it was "

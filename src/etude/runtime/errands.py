@@ -15,13 +15,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
+_of_thread = threading.local()
 
 
 class Left(BaseException):
     """Nobody waits for the errand any more."""
+
+
+class _Here(NamedTuple):
+    """What an errand wants done in its owner's thread."""
+
+    work: Callable[[], Any]
+
+
+def in_owners_thread(work: Callable[[], T]) -> T:
+    """What a function returns, called in the thread of whoever waits for the errand that this one is on; else here.
+
+    Deadlines in this process hold on the main thread alone.
+    """
+    errand = getattr(_of_thread, "errand", None)
+    return work() if errand is None else errand.here(work)
 
 
 class Errand(Generic[T]):
@@ -46,14 +62,32 @@ class Errand(Generic[T]):
     def go_on(self, answer: Any = None) -> tuple[Any] | None:
         """The next question, or None where there is none left. Raises what the function raises."""
         self._question, self._answer = None, answer
+        self._wake()
+        while self._question is not None and isinstance(self._question[0], _Here):
+            wanted = self._question[0]
+            try:
+                self._answer, self._question = (wanted.work(), None), None
+            except Exception as error:
+                self._answer, self._question = (None, error), None
+            self._wake()
+        if self._error is not None:
+            raise self._error
+        return self._question
+
+    def here(self, work: Callable[[], T]) -> T:
+        """Have the owner call a function, from the errand's own thread. Raises what it raises."""
+        found, error = self._ask(_Here(work))
+        if error is not None:
+            raise error
+        return found  # type: ignore[no-any-return]
+
+    def _wake(self) -> None:
+        """Let the function work until it asks or ends."""
         if self._thread.ident is None:
             self._thread.start()
         else:
             self._there.release()
         self._here.acquire()
-        if self._error is not None:
-            raise self._error
-        return self._question
 
     def result(self) -> T:
         """What the function returned, once it has no question left."""
@@ -75,6 +109,7 @@ class Errand(Generic[T]):
         return self._answer
 
     def _run(self) -> None:
+        _of_thread.errand = self
         try:
             self._found.append(self._work(self._ask))
         except Left:

@@ -182,9 +182,11 @@ def _led(attempt: Episode, finished: Episode, place: int) -> Episode:
     before = list(takewhile(lambda s: s is not own, attempt.segments))
     rest = len(said.tokens) - place
     info: dict[str, Any] = {k: own.info[k][:place] for k in ("entropy", "hidden") if k in own.info}
+    info |= {"pieces": own.info["pieces"]} if "pieces" in own.info else {}
     joined = dataclasses.replace(
         said, action_mask=[1] * place + [0] * rest, behaviour_logp=own.behaviour_logp[:place] + [0.0] * rest,
-        version=own.version, info={**info, "cut_from": list(own.tokens)},
+        version=own.version,
+        info={**info, "cut_from": list(own.tokens), "versions": own.versions[:place] + [own.version] * rest},
     )  # fmt: skip
     return dataclasses.replace(
         finished, segments=[*before, joined], draw=attempt.draw, info={**finished.info, BY_GUIDE: True}
