@@ -78,7 +78,8 @@ def tiny_loop(dtype: str, **options: Any) -> Any:
 
     method = grpo.replace(problems=4, experience=Groups(size=4), **options)
     task = Toy(max_tokens=8, scoring=lambda problem, said: crc32(said.encode()) / 2**32)  # nothing to become sure of
-    return make_loop(method, task, LanguagePolicy.load("tiny", dtype=dtype, device="cpu"), steps=40)
+    how = {"autocast": True} if dtype == "autocast" else {"dtype": dtype}
+    return make_loop(method, task, LanguagePolicy.load("tiny", device="cpu", **how), steps=40)
 
 
 def lag(loop: Any, updates: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +103,9 @@ def test_a_sampler_one_update_old_is_caught(dtype: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "rate", "updates"), [("float32", None, 1), ("bfloat16", 3e-4, 4)])
+@pytest.mark.parametrize(
+    ("dtype", "rate", "updates"), [("float32", None, 1), ("autocast", None, 1), ("bfloat16", 3e-4, 4)]
+)
 def test_1_the_bound_alone_catches_an_old_sampler(
     dtype: str, rate: float | None, updates: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,14 +120,14 @@ def test_1_the_bound_alone_catches_an_old_sampler(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "autocast", "bfloat16"])
 def test_1_a_clean_run_never_stops_and_its_bound_is_recorded(dtype: str) -> None:
     loop = tiny_loop(dtype)
     found = [loop.step().metrics for _ in range(20)]
     seen = [(m["logp_gap"], m["logp_gap_bound"]) for m in found if "logp_gap" in m]
     assert len(seen) == 20 and all(gap <= bound for gap, bound in seen)
     first, rest = seen[0][1], [bound for _, bound in seen[1:]]
-    assert first == {"float32": 2e-3, "bfloat16": 0.1}[dtype] and max(rest) < first / 2
+    assert first == {"float32": 2e-3, "autocast": 2e-3, "bfloat16": 0.1}[dtype] and max(rest) < first / 2
 
 
 def test_1_the_bound_follows_what_was_measured_between_floor_and_ceiling() -> None:

@@ -59,6 +59,12 @@ def test_fields_that_cannot_be(field: str, error: type[Exception], sentence: str
     assert not (tmp_path / "run").exists()
 
 
+def test_a_reference_that_moves_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"The reference of t1 moves \(MovingAverage\), and with an adapter"):
+        etude.train("t1", adapter="lora", steps=1, out=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_is_no_adapter() -> None:
     with pytest.raises(
         ConfigError, match=r"adapter must be one of 'lora', 'rslora', 'dora', 'qlora' or none, got 'loraa'"

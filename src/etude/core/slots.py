@@ -345,6 +345,12 @@ class Reference(Part, abstract=True):
 
     slot = "reference"
 
+    @property
+    def moves(self) -> bool:
+        """Whether it is ever anything else than the policy as it was at first."""
+        kind = type(self)
+        return kind.begin is not Reference.begin or kind.refresh is not Reference.refresh
+
     def begin(self, policy: Any) -> None:
         """Where it begins: `policy` (an `etude.policies.language.LanguagePolicy`) has just kept a copy of itself."""
 

@@ -138,7 +138,7 @@ def _looked_up(
     rows = [_cut(e) for e in episodes]
     batch = to_batch(rows, policy.tokenizer.pad_token_id, temperature, policy.device)
     found: list[dict[str, Any]] = [{} for _ in rows]
-    with torch.no_grad():
+    with torch.no_grad(), policy.as_precise_as_its_sampler():
         for index in micro_batches(policy, batch, BUDGET):
             micro = batch.rows(index, trim=True)
             said = policy.evaluate(micro, needs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -103,22 +103,37 @@ def comparable(method: TokenMethod) -> bool:
     return method.experience.samples and not method.experience.retempers
 
 
-@torch.no_grad()
-def probe(
-    policy: LanguagePolicy, method: CompleteTokenMethod, batch: TokenBatch, older: Snapshot, budget: int
+def probed(
+    policy: LanguagePolicy, method: CompleteTokenMethod, batch: TokenBatch, budget: int, older: Sequence[Snapshot],
+    present: bool,
 ) -> list[Tensor]:  # fmt: skip
-    """`gap_sums` of a few rows that older weights sampled, which the policy has for as long as this takes."""
-    assert batch.version is not None
-    mine = batch.on_policy & (batch.action_mask & (batch.version == older.version)).any(1)
-    rows = batch.rows(mine.nonzero()[:PROBED, 0], trim=True)
-    if not len(rows):
-        return []
-    found = []
-    with held(policy, older.tensors()):
-        for piece in micro_batches(policy, rows, budget):
+    """`gap_sums` of a few rows, where those that are learned from cannot say them.
+
+    Args:
+        older: the weights that sampled them, where these are others; the policy has them for as long as this takes.
+        present: whether the policy has the weights that sampled. Then rows are only needed under autocast, where the
+            sampler is more precise: what that rounds may be ten times as much after a step as it was before.
+    """
+    found = list[Tensor]()
+    for snapshot in older:
+        with held(policy, snapshot.tensors()):
+            found += _of_few(policy, method, batch, snapshot.version, budget, policy.evaluate)
+    if present and policy.sampler_is_more_precise:
+        found += _of_few(policy, method, batch, policy.version, budget, policy.evaluate_together)
+    return found
+
+
+@torch.no_grad()
+def _of_few(
+    policy: LanguagePolicy, method: CompleteTokenMethod, batch: TokenBatch, version: int, budget: int,
+    evaluate: Callable[[TokenBatch], TokenLogProbs],
+) -> list[Tensor]:  # fmt: skip
+    """`gap_sums` of a few rows of a version, under the weights that the policy has, as precise as its sampler is."""
+    rows, found = batch.rows(of_version(batch, version).any(1).nonzero()[:PROBED, 0], trim=True), list[Tensor]()
+    with policy.as_precise_as_its_sampler():
+        for piece in micro_batches(policy, rows, budget) if len(rows) else ():
             micro = rows.rows(piece, trim=True)
-            truncated = method.experience.truncates_distribution
-            found.append(gap_sums(micro, policy.evaluate(micro), truncated, older.version))
+            found.append(gap_sums(micro, evaluate(micro), method.experience.truncates_distribution, version))
     return found
 
 
@@ -132,7 +147,7 @@ def compare(gaps: Sequence[Tensor], noise: Noise, policy: LanguagePolicy, tally:
     count, total, _, _ = found.sum(0).tolist()
     if not count:
         return
-    dtype = torch.bfloat16 if policy.shadow or policy.autocast else policy.dtype
+    dtype = torch.bfloat16 if policy.shadow else policy.dtype
     bound = noise.bound(int(count), dtype)
     tally.add("logp_gap", total, count)
     tally.add("logp_gap_bound", bound)

@@ -14,7 +14,7 @@ from etude.core.episodes import FIRST, Problem
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.part import Need
-from etude.core.slots import Context, Reference
+from etude.core.slots import Context
 from etude.core.stages import OTHER, OWN
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
@@ -254,7 +254,7 @@ class LanguageLoop:
     def checkpoint_bytes(self) -> int:
         """What a checkpoint will take on the disk, about."""
         references = [m.reference for _, m in self.stages if m.reference is not None]
-        moves = len(self.stages) > 1 or any(type(r).refresh is not Reference.refresh for r in references)
+        moves = len(self.stages) > 1 or any(reference.moves for reference in references)
         twice = any(stage.own_optimizer for stage in self.method.stages)
         size = sum(checkpoint_bytes(model.policy, moves, twice) for model in self.models.values())
         return size + (0 if self.ahead is None else self.ahead.bytes)

@@ -15,7 +15,7 @@ from etude.core.errors import EtudeError, InvariantError
 from etude.core.rows import split_groups
 from etude.core.stages import OWN
 from etude.core.streams import Stream
-from etude.loops.agreement import Noise, comparable, compare, gap_sums, of_version, probe
+from etude.loops.agreement import Noise, comparable, compare, gap_sums, of_version, probed
 from etude.loops.language_report import divergences
 from etude.loops.lessons import Lesson, Minibatch, Piece
 from etude.loops.lockstep import in_step, pass_along
@@ -103,9 +103,9 @@ class Updater:
         present = self.ranks.told(not self.older)[0]  # the first rank's alone are the older weights
         for lesson in lessons:
             lesson.begin()
-            if self.older and comparable(lesson.method):
-                each = (probe(self.policy, lesson.method, lesson.batch, older, self.budget) for older in self.older)
-                compare([gaps for found in each for gaps in found], self.noise, self.policy, tally)
+            if comparable(lesson.method):
+                told = self.policy, lesson.method, lesson.batch, self.budget
+                compare(probed(*told, self.older, fresh and present), self.noise, self.policy, tally)
         for epoch in range(first.epochs):
             cut = [lesson.pieces(stream.split("minibatches", epoch)) for lesson in lessons]
             for number, rows in enumerate(zip_longest(*cut)):
@@ -215,7 +215,7 @@ class Updater:
                 continue
             micro = part.rows(piece, trim=True)
             out = self.learners.said(self.policy.evaluate_together(micro, needs))
-            if fresh and comparable(method):
+            if fresh and comparable(method) and not self.policy.sampler_is_more_precise:
                 truncated = method.experience.truncates_distribution
                 self.gaps.append(gap_sums(micro, out, truncated, self.policy.version))
             self.weighing.owe(batch, rows[piece])

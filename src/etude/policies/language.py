@@ -7,8 +7,8 @@ plain transformers loads what etude trained.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
@@ -198,6 +198,20 @@ class LanguagePolicy:
         """`evaluate`, of all ranks at once, each of its own rows: the one pass that weights divided among them take."""
         shards = self.weights.shards
         return self.evaluate(batch, needs) if shards is None else shards(batch, frozenset(needs))
+
+    @property
+    def sampler_is_more_precise(self) -> bool:
+        """Whether it samples in another precision than the training forward has: autocast is for that alone."""
+        return self.autocast and not self.shadow
+
+    @contextmanager
+    def as_precise_as_its_sampler(self) -> Iterator[None]:
+        """Log-probabilities as the sampler computes them, but for the order of sums."""
+        autocast, self.autocast = self.autocast, self.autocast and self.shadow
+        try:
+            yield
+        finally:
+            self.autocast = autocast
 
     @torch.no_grad()
     def reference_logp(self, batch: TokenBatch) -> Tensor:

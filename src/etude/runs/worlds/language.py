@@ -12,7 +12,7 @@ from etude.core.complete import complete_token
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.method import Method
 from etude.core.slots import Reward
-from etude.core.stages import composed
+from etude.core.stages import composed, resets
 from etude.core.task import LanguageTask, Task
 from etude.core.worlds import World
 from etude.evaluation.report import Wording
@@ -93,6 +93,8 @@ def prepare(method: Method, task: LanguageTask, options: Options) -> None:
         raise UnknownNameError("split", str(options.evaluate_split), task.splits(), f"{task.id} has no other.")
     samplers.check(method, task, options)
     ranks.check(method, task, options)
+    if options.adapter is not None:
+        _check_reference(method)
     if options.adapter is not None and options.adapter.dropout:
         _check_dropout(method, options)
     if options.adapter is not None and options.adapter.bits:
@@ -100,6 +102,21 @@ def prepare(method: Method, task: LanguageTask, options: Options) -> None:
 
         where = loading.choose_device(options.device)
         quantized.check(options.model, loading.choose_dtype(options.dtype, where), where)
+
+
+def _check_reference(method: Method) -> None:
+    """Raise ConfigError for a method whose reference moves: with an adapter that is the base, which stays."""
+    parts = (own.slots()["reference"] for own in composed(method))
+    if (moving := next((part for part in parts if part is not None and part.moves), None)) is not None:
+        raise ConfigError(
+            f"The reference of {method.id} moves ({type(moving).__name__}), and with an adapter the reference is the "
+            "base, which stays as it is: train all weights, without --adapter, or set reference=frozen."
+        )
+    if any("reference" in resets(method, number) for number in range(1, len(method.slots().get("stages", ())))):
+        raise ConfigError(
+            f"A later stage of {method.id} begins with a reference of its own, and with an adapter the reference is "
+            "the base, which stays as it is: train all weights, without --adapter."
+        )
 
 
 def _check_dropout(method: Method, options: Options) -> None:
