@@ -11,9 +11,10 @@ import torch
 import etude
 from etude.advantages.group import BatchStd, GroupStd, LeaveOneOut
 from etude.core.edit import assignments, set_value, set_values, stack
-from etude.core.errors import ConfigError, UnknownNameError
+from etude.core.errors import ConfigError, EtudeError, UnknownNameError
 from etude.core.fit import check as check_fit
 from etude.core.part import Part
+from etude.core.registry import files, get_method
 from etude.policies.control.networks import CNN
 from etude.regularizers.kl import KLToReference
 from etude.runs.training import compose_method, compose_task
@@ -238,3 +239,20 @@ def test_refuses_contradictions(method: str, changes: list[str], parts: list[str
 )
 def test_accepts_what_goes_together(method: str, changes: list[str], parts: list[str]) -> None:
     check_fit(compose_method(method, changes, parts), resolve_task("compose"))
+
+
+@pytest.mark.parametrize("other", ["avg", "bve", "one-step-sarsa", "td3-bc"])
+def test_whatever_is_stacked_on_what_there_is_a_method_or_a_sentence(other: str) -> None:
+    """Parts of methods that learn from logs, from one step, or from a replay, on each other's."""
+    found = set()
+    for name in sorted(files("methods")):
+        try:
+            made = stack(get_method(name), other)
+        except EtudeError:
+            continue
+        found.add(any(sentence for sentence in made.objections()))
+    assert found == {True, False}
+
+
+def test_an_order_is_one_value() -> None:
+    assert stack(get_method("a2pr"), "avg").slots()["order"] == get_method("avg").slots()["order"]

@@ -244,7 +244,7 @@ def stack(method: Method, names: str | Sequence[str]) -> Method:
         changes = _method_changes(name, method) if _stacks(name, method) else _part_change(name, method)
         for slot, (removed, added) in changes.items():
             before = getattr(method, slot)
-            if isinstance(before, tuple):
+            if isinstance(before, tuple) and all(isinstance(p, Part) for p in (*before, *added)):
                 kept = tuple(p for p in before if p.name not in {r.name for r in (*removed, *added)})
                 after: Any = (*kept, *added)
             else:

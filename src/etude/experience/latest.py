@@ -72,7 +72,8 @@ class Latest(ReplayExperience):
                 f"{sampling.horizon.beyond} of them: set experience.ahead={sampling.horizon.beyond}."
             )
         exploration = method.slots()["exploration"]
-        if self.capacity > self.environments and type(exploration).noise is not Exploration.noise:
+        noisy = exploration is not None and type(exploration).noise is not Exploration.noise
+        if noisy and self.capacity > self.environments:
             return (
                 f"keeps the random numbers of one step, by which {exploration.name} acted, and learns from {self.steps}"
                 f" (experience.ahead={self.ahead}): set experience.steps=1."

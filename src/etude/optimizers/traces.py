@@ -64,7 +64,7 @@ class ObGD(StepOptimizer):
 
     def objection(self, method: Method) -> str | None:
         sampling, experience = method.slots().get("sampling"), method.slots()["experience"]
-        if sampling is not None and not sampling.newest:
+        if sampling is not None and not (sampling.newest and (experience is None or experience.acts)):
             return "keeps traces from step to step: set experience=latest and sampling=newest."
         if sampling is not None and experience is not None and experience.environments > 1:
             return "keeps one trace for each member, which is of one environment: set experience.environments=1."

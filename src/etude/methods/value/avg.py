@@ -74,9 +74,10 @@ class ReturnScale(ErrorScale):
     """
 
     def objection(self, method: Method) -> str | None:
-        if not method.slots()["sampling"].newest:
+        sampling, experience = method.slots()["sampling"], method.slots()["experience"]
+        if sampling is None or not sampling.newest or (experience is not None and not experience.acts):
             return "follows episodes step by step: set experience=latest and sampling=newest."
-        if (experience := method.slots()["experience"]) and experience.capacity > experience.environments:
+        if experience is not None and experience.capacity > experience.environments:
             return "follows episodes step by step, and several are learned from at once: set experience.steps=1."
         if not any(hasattr(part, "offers_temperature") for part in method.slots()["learners"]):
             return "counts the policy's entropy, and no learner offers a temperature: set learners=temperature."
