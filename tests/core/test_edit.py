@@ -256,3 +256,12 @@ def test_whatever_is_stacked_on_what_there_is_a_method_or_a_sentence(other: str)
 
 def test_an_order_is_one_value() -> None:
     assert stack(get_method("a2pr"), "avg").slots()["order"] == get_method("avg").slots()["order"]
+
+
+@pytest.mark.parametrize("part", ["actor", "learners", "critic"])
+def test_an_entropy_that_nobody_has_is_refused(part: str) -> None:
+    made = stack(get_method("sac"), "td3").replace(**{part: get_method("sac").slots()[part]})
+    assert any(
+        "asks for the policy's entropy, and DeterministicPolicy has no log-probabilities" in sentence
+        for sentence in made.objections()
+    )

@@ -10,7 +10,7 @@ from etude.core.critic_slots import Backup, Following, QHead, Reduction, Rule, T
 from etude.core.errors import ConfigError
 from etude.core.fields import NonNegative, Positive
 from etude.core.log_slots import has_column
-from etude.core.replay_slots import Choice, ReplayReading
+from etude.core.replay_slots import Choice, ReplayReading, entropy_objection
 from etude.objectives.reductions import Min
 
 if TYPE_CHECKING:
@@ -244,10 +244,7 @@ class Bootstrap(Backup):
     entropy: bool = False
 
     def objection(self, method: Method) -> str | None:
-        learners = method.slots()["learners"]
-        if self.entropy and not any(hasattr(part, "offers_temperature") for part in learners):
-            return "counts the policy's entropy, and no learner offers a temperature: set learners=temperature."
-        return None
+        return entropy_objection(method) if self.entropy else None
 
     def strays(self, read: ReplayReading) -> Tensor | None:
         return self.rule.strays(read)

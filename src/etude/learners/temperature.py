@@ -12,7 +12,7 @@ from etude.core.critic_slots import EntropyTarget
 from etude.core.fields import Positive, PositiveProbability
 from etude.core.learners import Learning
 from etude.core.population import Numbers, Population
-from etude.core.replay_slots import ReplayLearner, ReplayReading
+from etude.core.replay_slots import ReplayLearner, ReplayReading, unscored
 from etude.learners.q import action_sizes
 from etude.optimizers.adam import Adam
 from etude.policies.control.units import choice_count
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gymnasium import Space
+
+    from etude.core.method import Method
 
 
 class PerAction(EntropyTarget):
@@ -82,6 +84,9 @@ class Temperature(ReplayLearner):
     start: Positive = 1.0
     entropy: EntropyTarget = PerAction()
     learning: Learning | None = Learning(Adam(lr=3e-4))  # type: ignore[assignment]  # none: it does not learn
+
+    def objection(self, method: Method) -> str | None:
+        return super().objection(method) or unscored(method)
 
     def about_target(self) -> str | None:
         return None

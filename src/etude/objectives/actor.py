@@ -9,7 +9,7 @@ from torch import Tensor
 from etude.core.critic_slots import Reduction
 from etude.core.fields import NonNegative
 from etude.core.log_slots import QScale
-from etude.core.replay_slots import ActorTerm, ReplayReading
+from etude.core.replay_slots import ActorTerm, ReplayReading, entropy_objection
 from etude.objectives.reductions import Min
 
 if TYPE_CHECKING:
@@ -151,9 +151,7 @@ class Entropy(ActorTerm):
     """
 
     def objection(self, method: Method) -> str | None:
-        if not any(hasattr(part, "offers_temperature") for part in method.slots()["learners"]):
-            return "counts at a temperature, and no learner offers one: set learners=temperature."
-        return None
+        return entropy_objection(method)
 
     def __call__(self, read: ReplayReading) -> Tensor:
         logp = read.policy().logp

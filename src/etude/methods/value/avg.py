@@ -34,7 +34,7 @@ from etude.core.claims import Claim, Measure
 from etude.core.critic_slots import ErrorScale
 from etude.core.learners import Learning
 from etude.core.method import Method
-from etude.core.replay_slots import ReplayReading
+from etude.core.replay_slots import ReplayReading, entropy_objection
 from etude.experience.exploration import Sampled
 from etude.experience.latest import Latest, Newest
 from etude.experience.sampling import OneStep
@@ -79,9 +79,7 @@ class ReturnScale(ErrorScale):
             return "follows episodes step by step: set experience=latest and sampling=newest."
         if experience is not None and experience.capacity > experience.environments:
             return "follows episodes step by step, and several are learned from at once: set experience.steps=1."
-        if not any(hasattr(part, "offers_temperature") for part in method.slots()["learners"]):
-            return "counts the policy's entropy, and no learner offers a temperature: set learners=temperature."
-        return None
+        return entropy_objection(method)
 
     def __call__(self, read: ReplayReading) -> Tensor:
         batch, logp = read.batch, read.policy().logp
