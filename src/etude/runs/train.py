@@ -295,8 +295,9 @@ def resume(
         )  # fmt: skip
         if data is not None:
             same_data(opened.path, goal, str(data))
-        if steps is not None and run_of(method).training_steps(method, steps) < opened.step:
-            raise ConfigError(f"{folder} has {opened.step} training steps already, more than {steps} asks for.")
+        if steps is not None and (asked := run_of(method).training_steps(method, steps)) < opened.step:
+            those = "" if asked == steps else f", which are {asked} of those"
+            raise ConfigError(f"{folder} has {opened.step} training steps already, more than {steps} asks for{those}.")
         if options.steps != config["steps"] and not run_of(method).extends:
             raise ConfigError(
                 f"{folder} is a recipe, whose steps are divided among its runs: go on with {config['steps']}, or "
