@@ -22,6 +22,7 @@ from method_costs import timed
 
 from etude.core.edit import set_values
 from etude.core.fit import objections
+from etude.core.kinds import TokenMethod
 from etude.core.registry import family, files, get_method
 from etude.evaluation.intervals import Interval
 from etude.evaluation.plots import interval_bars
@@ -66,7 +67,8 @@ Made by `python benchmarks/which_tricks.py`; the runs are in `studies/`.
 def methods() -> list[str]:
     """Methods that learn from samples of a language model."""
     found = [n for n in files("methods") if family("methods", n) == "rlvr"] + ["reinforce"]
-    return [n for n in found if (m := get_method(n)).row != "theory" and m.experience and m.experience.samples]
+    made = {n: m for n in found if isinstance(m := get_method(n), TokenMethod)}  # recipes are chains of runs
+    return [n for n, m in made.items() if m.row != "theory" and m.experience and m.experience.samples]
 
 
 def misfit(bed: Bed, name: str) -> str | None:
