@@ -107,7 +107,7 @@ class Tokens:
 class Policy:
     """Says of every row what the world says, as leaves that a gradient arrives at."""
 
-    shadow = autocast = share_prompts = False
+    shadow = autocast = share_prompts = sampler_is_more_precise = False
     version, device, head_dtype = 0, torch.device("cpu"), torch.float64
 
     def __init__(self, world: World) -> None:
