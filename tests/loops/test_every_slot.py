@@ -234,12 +234,14 @@ CALLED: dict[str, dict[str, list[Filling]]] = {
 CHANGED: dict[str, dict[str, Any]] = {
     "TokenMethod": {
         "experience": Groups(size=5), "problems": 2, "epochs": 2, "minibatches": 2, "aggregation": "token-mean",
-        "bound": 1,
+        "bound": 1, "renew_after": 1,
     },
     "RolloutMethod": {"experience": Rollouts(environments=4, steps=8), "epochs": 2, "minibatches": 2},
     "ReplayMethod": {"order": (("policy", "temperature"), "critic"), "rate": 0.5},
 }  # fmt: skip
 """For each kind the values that change a run."""
+BESIDE: dict[str, dict[str, Any]] = {"renew_after": {"bound": 2}}
+"""What else is set where a value means nothing by itself: compared is with and without the value, after four steps."""
 
 
 def counting(part: Part, *verbs: str) -> tuple[Part, list[str]]:
@@ -343,8 +345,9 @@ def untouched(kind: type[Method], world: World) -> torch.Tensor:
 @pytest.mark.first
 @pytest.mark.parametrize(("kind", "slot", "value", "world"), values())
 def test_another_value_is_another_run(kind: type[Method], slot: str, value: Any, world: World) -> None:
-    method = WHOLE[kind]
-    before, after = untouched(kind, world), run(method.replace(**{slot: value}), world)
+    method, steps = WHOLE[kind].replace(**BESIDE.get(slot, {})), 4 if slot in BESIDE else 2
+    before = run(method, world, steps) if slot in BESIDE else untouched(kind, world)
+    after = run(method.replace(**{slot: value}), world, steps)
     assert before.shape == after.shape
     assert not torch.equal(before, after)
 

@@ -259,11 +259,11 @@ def test_the_loop_trains_on_what_was_sampled_and_resumes(tmp_path: Path) -> None
 def test_pieces_that_were_never_sampled_are_noticed() -> None:
     episodes, context = found()
     gatherer = Gatherer(TASK, context.policy, TASK.problems("train"), 6, {})  # type: ignore[arg-type]
-    gatherer._check_tokens(episodes, context.policy.emitted, context.policy.version)
+    gatherer._check_tokens(episodes, context.policy.emitted, {context.policy.version})
     several = next(e for e in episodes if len(e.segments[-1].info["pieces"]) > 1)
     several.segments[-1].tokens[0] += 1  # of the first piece
     with pytest.raises(InvariantError, match="never emitted"):
-        gatherer._check_tokens(episodes, context.policy.emitted, context.policy.version)
+        gatherer._check_tokens(episodes, context.policy.emitted, {context.policy.version})
 
 
 def test_what_cannot_work_is_refused() -> None:
