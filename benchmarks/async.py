@@ -83,7 +83,7 @@ class Arm:
                 self.seconds.append(took)
                 self.busy.append(busy)
         for flight in [] if self.loop.ahead is None else self.loop.ahead.flights.values():
-            while flight.asked is not None and not flight.asked[1].there:
+            while flight.asked is not None and not flight.asked.there:
                 time.sleep(0.01)
 
 

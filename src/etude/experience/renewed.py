@@ -49,6 +49,11 @@ class Asked:
         self.said = 0
         self._ask(snapshot, after)
 
+    @property
+    def there(self) -> bool:
+        """Whether nobody would wait for what was asked for last."""
+        return self.answer is None or self.answer.there
+
     def renew(self, snapshot: Snapshot, after: int = 0) -> None:
         """Let those that wait go on with these weights; waits until all have come so far."""
         self._take()
