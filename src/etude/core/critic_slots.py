@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gymnasium import Space
     from torch import Tensor, nn
 
+    from etude.core.method import Method
     from etude.core.population import Population
 
 Said = Literal["numbers", "probabilities", "quantiles"]
@@ -215,3 +216,21 @@ class EntropyTarget(Part, abstract=True):
     def of(self, actions: Space[Any]) -> float:
         """For a Gymnasium space of actions."""
         raise NotImplementedError
+
+
+def entropy_objection(method: Method) -> str | None:
+    """Why a method's policy has no entropy that counts at a temperature, as the rest of a sentence."""
+    if not any(hasattr(part, "offers_temperature") for part in method.slots()["learners"]):
+        return "counts the policy's entropy, and no learner offers a temperature: set learners=temperature."
+    return unscored(method)
+
+
+def unscored(method: Method) -> str | None:
+    """Why a method's policy has no entropy, as the rest of a sentence."""
+    policy = method.slots()["policy"]
+    if policy is None or policy.scores:
+        return None
+    return (
+        f"asks for the policy's entropy, and {type(policy).__name__} has no log-probabilities of what it does: leave "
+        "it out, or set policy=squashed-policy."
+    )

@@ -350,24 +350,6 @@ class ReplayPolicy(Policy, abstract=True):
         return learning_objection(self.learning, all(term.traced for term in method.slots()["actor"]))
 
 
-def entropy_objection(method: Method) -> str | None:
-    """Why a method's policy has no entropy that counts at a temperature, as the rest of a sentence."""
-    if not any(hasattr(part, "offers_temperature") for part in method.slots()["learners"]):
-        return "counts the policy's entropy, and no learner offers a temperature: set learners=temperature."
-    return unscored(method)
-
-
-def unscored(method: Method) -> str | None:
-    """Why a method's policy has no entropy, as the rest of a sentence."""
-    policy = method.slots()["policy"]
-    if policy is None or policy.scores:
-        return None
-    return (
-        f"asks for the policy's entropy, and {type(policy).__name__} has no log-probabilities of what it does: leave "
-        "it out, or set policy=squashed-policy."
-    )
-
-
 class ActorTerm(Part, abstract=True):
     """A term of what the policy minimises."""
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from etude.core.critic_slots import Backup, Following, QHead, Reduction, Rule, TargetNoise
+from etude.core.critic_slots import Backup, Following, QHead, Reduction, Rule, TargetNoise, entropy_objection
 from etude.core.errors import ConfigError
 from etude.core.fields import NonNegative, Positive
 from etude.core.log_slots import has_column
-from etude.core.replay_slots import Choice, ReplayReading, entropy_objection
+from etude.core.replay_slots import Choice, ReplayReading
 from etude.objectives.reductions import Min
 
 if TYPE_CHECKING:

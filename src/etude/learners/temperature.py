@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from etude.core.critic_slots import EntropyTarget
+from etude.core.critic_slots import EntropyTarget, unscored
 from etude.core.fields import Positive, PositiveProbability
 from etude.core.learners import Learning
 from etude.core.population import Numbers, Population
-from etude.core.replay_slots import ReplayLearner, ReplayReading, unscored
+from etude.core.replay_slots import ReplayLearner, ReplayReading
 from etude.learners.q import action_sizes
 from etude.optimizers.adam import Adam
 from etude.policies.control.units import choice_count

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from etude.core.critic_slots import Reduction
+from etude.core.critic_slots import Reduction, entropy_objection
 from etude.core.fields import NonNegative
 from etude.core.log_slots import QScale
-from etude.core.replay_slots import ActorTerm, ReplayReading, entropy_objection
+from etude.core.replay_slots import ActorTerm, ReplayReading
 from etude.objectives.reductions import Min
 
 if TYPE_CHECKING:

@@ -31,10 +31,10 @@ import torch
 from torch import Tensor
 
 from etude.core.claims import Claim, Measure
-from etude.core.critic_slots import ErrorScale
+from etude.core.critic_slots import ErrorScale, entropy_objection
 from etude.core.learners import Learning
 from etude.core.method import Method
-from etude.core.replay_slots import ReplayReading, entropy_objection
+from etude.core.replay_slots import ReplayReading
 from etude.experience.exploration import Sampled
 from etude.experience.latest import Latest, Newest
 from etude.experience.sampling import OneStep
