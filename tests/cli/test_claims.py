@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from command import Cli
 
+from etude.cli.claims import _figures
 from etude.core.claims import Claim, Measure
 from etude.core.errors import ConfigError
 from etude.evaluation.pairs import Pair
@@ -195,6 +196,27 @@ def test_pairs_are_added_until_they_decide(cli: Cli, project: Path, asked: list[
     assert "Verdict: held." in shown
     assert f"{record['published']['measures']['pass@1']['difference']['value']:+.3g}" in shown
     assert str(folder / "plan.toml") in shown
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "overall", "shown"),
+    [
+        (("held", "reversed"), "reversed", "second: -3.0 (-4.0 to -2.0)"),
+        (("equivalent", "inconclusive"), "equivalent", "first: +1.0 (+0.0 to +2.0)"),
+        (("held", "held"), "void", "first: +1.0 (+0.0 to +2.0)"),
+    ],
+)
+def test_the_difference_that_is_shown_is_one_that_decided(verdicts: tuple[str, str], overall: str, shown: str) -> None:
+    claim = Claim(
+        statement="s", task="compose", setting="x",
+        measures=(Measure(name="beside", role="mechanism"), Measure(name="first"), Measure(name="second")),
+    )  # fmt: skip
+    values = {"beside": (9.0, overall), "first": (1.0, verdicts[0]), "second": (-3.0, verdicts[1])}
+    measures = {
+        k: {"verdict": v, "smallest": 0.5, "pairs": 6, "difference": dict(value=x / 2, low=(x - 1) / 2, high=(x + 1) / 2)}
+        for k, (x, v) in values.items()
+    }  # fmt: skip
+    assert _figures({"verdict": overall, "published": {"measures": measures}}, claim) == (shown, 6)
 
 
 def test_a_claim_that_was_never_run_is_shown_with_what_to_do(cli: Cli, project: Path) -> None:

@@ -12,6 +12,8 @@ from etude.core.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from etude.core.claims import Claim
+
 claims = App(
     name="claims",
     help="What papers say and what came out here; `show`, `look`, `plan`, `run` and `check` take their names.",
@@ -33,23 +35,27 @@ def list_claims() -> None:
     console = Console(highlight=False)
     for name, method in known().items():
         if method.claim is not None:
-            difference, pairs = _figures(recorded(name))
-            found = f"{difference} in {pairs} pairs" if pairs else ""
-            console.print(f"{name:<24}{verdict_of(name) or 'not run':<26}{found}", style="bold", markup=False)
+            record = recorded(name)
+            console.print(f"{name:<24}{verdict_of(name) or 'not run'}", style="bold", markup=False)
+            if record is not None:
+                found = "{} in {} pairs".format(*_figures(record, method.claim))
+                console.print(Padding(found, (0, 0, 0, 4)), markup=False)
             where = method.claim.bed or method.claim.setting or method.claim.task
             console.print(Padding(f"{method.claim.statement} ({where})", (0, 0, 0, 4)), markup=False)
 
 
-def _figures(record: dict[str, Any] | None) -> tuple[str, str]:
-    """The first measure's difference with its interval, and how many pairs it rests on."""
-    if record is None:
-        return "", ""
+def _figures(record: dict[str, Any], claim: Claim) -> tuple[str, int]:
+    """A difference with its interval, and how many pairs it rests on: of the first core measure that says what the
+    verdict says, by its name where there are several, else of the first.
+    """
     from etude.runs.claims import deciding, units
 
     measures = deciding(record)["measures"]
-    first = next(iter(measures.values()))
-    value, low, high = units(first)
-    return f"{value:+.1f} ({low:+.1f} to {high:+.1f})", str(first["pairs"])
+    core = [m.name for m in claim.measures if m.role == "core" and m.name in measures] or list(measures)
+    name = next((k for k in core if measures[k]["verdict"] == record["verdict"]), core[0])
+    value, low, high = units(measures[name])
+    of = f"{name}: " if len(core) > 1 else ""
+    return f"{of}{value:+.1f} ({low:+.1f} to {high:+.1f})", measures[name]["pairs"]
 
 
 @claims.command
@@ -204,7 +210,7 @@ def run(
         see --runs.
     """
     from etude.core.errors import EtudeError
-    from etude.runs.claims import run_claim, waiting
+    from etude.runs.claims import claim_of, run_claim, waiting
     from etude.runs.spread import workers_of
 
     if all_ == bool(methods):
@@ -219,7 +225,7 @@ def run(
                     raise
                 failed.append(f"{name}: {error}")
                 continue
-            difference, pairs = _figures(record)
+            difference, pairs = _figures(record, claim_of(name)[1])
             print(f"{name}: {record['verdict']}. {record['statement']}")
             print(f"  {difference} times the smallest difference that matters, {pairs} pairs")
     if failed:
