@@ -213,7 +213,7 @@ def test_the_difference_that_is_shown_is_one_that_decided(verdicts: tuple[str, s
     )  # fmt: skip
     values = {"beside": (9.0, overall), "first": (1.0, verdicts[0]), "second": (-3.0, verdicts[1])}
     measures = {
-        k: {"verdict": v, "smallest": 0.5, "pairs": 6, "difference": dict(value=x / 2, low=(x - 1) / 2, high=(x + 1) / 2)}
+        k: {"verdict": v, "smallest": 1, "pairs": 6, "difference": {"value": x, "low": x - 1, "high": x + 1}}
         for k, (x, v) in values.items()
     }  # fmt: skip
     assert _figures({"verdict": overall, "published": {"measures": measures}}, claim) == (shown, 6)
