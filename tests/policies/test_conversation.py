@@ -13,7 +13,7 @@ from torch import Tensor
 from etude.core.draws import Draw
 from etude.core.errors import ConfigError
 from etude.policies import conversation as module
-from etude.policies import feeding, shared
+from etude.policies import feeding, sampling, shared
 from etude.policies.adapters import Adapter
 from etude.policies.cache import CachedDecoder
 from etude.policies.conversation import Conversation
@@ -108,6 +108,28 @@ def test_steps_that_are_recorded_leave_resting_rows_alone(
     monkeypatch.setattr(SharedDecoder, "_fixed_step", counted)
     check(played(policy, batches), wanted, 1e-9)
     assert taken[-1] == 6 and len(taken) > 2 * TURNS
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("every", [{"cpu": 3}, {}])
+@pytest.mark.parametrize("batches", [[range(6)], [[0, 3], [5], [1, 2, 4]]])
+def test_what_is_fed_behind_an_end_before_anybody_looks_is_forgotten(
+    batches: Sequence[Sequence[int]], every: dict[str, int], recorded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, forgotten, rewind = ending(random_policy("llama", dtype=F64)), list[int](), SharedDecoder.rewind
+    wanted = again(policy)
+
+    def counted(self: SharedDecoder, rows: Sequence[int], counts: Sequence[int]) -> list[bool]:
+        before = self.lengths[list(rows)].sum()
+        can = rewind(self, rows, counts)
+        forgotten.append(int(before - self.lengths[list(rows)].sum()))
+        return can
+
+    monkeypatch.setattr(SharedDecoder, "rewind", counted)
+    monkeypatch.setattr(sampling, "EVERY", every)
+    monkeypatch.setattr(shared, "RECORDED", {"cpu"} if recorded else set())
+    check(played(policy, batches), wanted, 1e-9)
+    assert sum(forgotten) > 6 and min(forgotten) > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,7 +15,8 @@ from scipy.stats import chisquare
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from etude.core.draws import uniforms
-from etude.policies import sampling, stopping
+from etude.policies import sampling, shared, stopping
+from etude.policies.conversation import Conversation
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Completion, Sampling
 from etude.policies.stopping import END, Stopper
@@ -88,6 +89,30 @@ def test_a_decoding_step_waits_for_nothing(kind: str, name: str) -> None:
             found[-1] = found[-1][0] - theirs, found[-1][1]
     assert name == "stops" or [b[0] - a[0] for a, b in itertools.pairwise(found)] == [1, 2]
     assert len({sent for _, sent in found}) <= 1, "nothing is sent while rows go on"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("seldom", "endless")
+@pytest.mark.parametrize("rows", [slice(None), slice(0, 11, 2)])
+def test_nor_does_a_step_of_rows_that_stay_open(rows: slice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a turn in which all go on, or some and the others rest."""
+    monkeypatch.setattr(shared, "RECORDED", {"cpu"})
+    policy, found = random_policy("llama"), []
+    policy.generate(PROMPTS, Sampling(max_tokens=2), draws(len(PROMPTS)))
+    for tokens in (16, 32, 64):
+        talk = Conversation(policy)
+        open_ = talk.open(PROMPTS)
+        for more in (40, 1):  # the longest is one that may rest
+            talk.sample(open_, Sampling(max_tokens=4), draws(len(open_)))
+            talk.extend(open_, [[5] * (more if i == 1 else 1) for i in range(len(open_))])
+        asked = open_[rows]
+        with Waits() as waits:
+            talk.sample(asked, Sampling(max_tokens=tokens), draws(len(asked)))
+        found.append(waits.total)
+        decoder: Any = talk._decoder
+        assert decoder.longest == int(decoder.lengths.max()), "what was only counted is measured after a turn"
+    assert [b[0] - a[0] for a, b in itertools.pairwise(found)] == [1, 2]
+    assert len({sent for _, sent in found}) == 1
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import copy
 import inspect
 from collections.abc import Sequence
 from functools import cache as remembered
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -205,6 +205,8 @@ class CachedDecoder:
         owner: [B] which prompt each row continues.
         capacity: most tokens that a row may add, as far as known; the cache was made with room for them.
     """
+
+    rewinds: ClassVar[bool] = False
 
     def __init__(self, backbone: Backbone, cache: Cache, mask: Tensor, owner: Tensor, capacity: int) -> None:
         self.model, self.cache = backbone, cache

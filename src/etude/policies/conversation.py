@@ -220,8 +220,11 @@ class Conversation:
         said = decode(rows, draws, begun)
         if leaving:
             self._decoder = None
-        else:
-            self._decoder.widen()
+            return said
+        self._decoder.widen()
+        if over := [] if last else rows.overrun():
+            fed = [len(asked[i].tokens) + len(said[i].tokens) - 1 for i in over]
+            self._decoder.rewind([asked[i].place for i in over], fed)
         return said
 
     def _fed(self, asked: list[Row], room: int) -> tuple[list[int], Tensor, Tensor]:

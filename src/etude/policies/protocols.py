@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
@@ -115,6 +115,9 @@ class TiltReader(Protocol):
 
 class Decoder(Protocol):
     """Rows and what attention needs of their tokens. Those that do not rest are the N that are fed."""
+
+    rewinds: ClassVar[bool]
+    """Whether rows can be rewound to any token behind their prompt."""
 
     @property
     def size(self) -> int:

@@ -199,7 +199,8 @@ class Decoding:
     """The rows that are still being decoded: their decoder, positions, and the logits of their next token.
 
     What is drawn stays on the device. The host looks at it every `every` steps: then it knows which rows have ended,
-    and they may leave. What a row draws behind its end is cut off.
+    and they may leave, or rest. What a row draws behind its end is cut off, and what it was fed of that it must forget before it
+    goes on (`overrun`).
 
     Args:
         hidden, logits: [N, H] and [N, V] after the last token of each row that the decoder feeds.
@@ -220,7 +221,7 @@ class Decoding:
         self.model, self.decoder, self.leaving = policy.sampler(), rows, leaving
         self.words = logits.shape[-1] // policy.voices
         self.stopper = Stopper(policy.tokenizer, policy.end_ids, sampling.stop, self.words, begun)
-        self.every = EVERY.get(self.device.type, SELDOM) if leaving else 1
+        self.every = EVERY.get(self.device.type, SELDOM) if leaving or rows.rewinds else 1
         self.rows = np.array(order, np.int64)
         self.hidden, self.logits = hidden, logits
         self.index, self.position = sent(self.rows, self.device), sent(np.array(lengths, np.int64), self.device)
@@ -285,7 +286,7 @@ class Decoding:
     def advance(self, tokens: Tensor) -> None:
         """Feed the drawn tokens and compute the next logits, dropping finished rows when it pays.
 
-        Rows that go on in a later turn rest at once: they must not take up what is drawn after their end.
+        Rows that go on in a later turn rest as soon as it is known that they ended.
         """
         going = self._going()
         for reader in (self.reader, self.tilt):
@@ -304,6 +305,11 @@ class Decoding:
         self.hidden = self.decoder(tokens, self.position)
         self.logits = self.policy.head_logits(self.model, self.hidden)
         self.position = (self.position + 1).clamp_(max=self.policy.context - 1)  # finished rows stay inside, too
+
+    def overrun(self) -> list[int]:
+        """Places among the completions of the rows that were fed more than what they said, but its last token."""
+        drawn = np.bincount(np.concatenate([rows for rows, *_ in self.steps]), minlength=len(self.ends))
+        return [int(row) for row in (drawn > self.ends).nonzero()[0]]
 
     def completions(self) -> list[Completion]:
         """Everything that was drawn, row by row."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -62,6 +62,8 @@ class SharedDecoder:
         owner: [S] which prompt each row continues.
         capacity: room for this many tokens a row; more is made when it is needed.
     """
+
+    rewinds: ClassVar[bool] = True
 
     def __init__(self, backbone: Llama, cache: Cache, mask: Tensor, owner: Tensor, capacity: int) -> None:
         self.model, self.owner, self.real = backbone, owner, mask
@@ -126,6 +128,8 @@ class SharedDecoder:
     def widen(self) -> None:
         if self.fed is not None:
             self.fed = None
+            if self.owner.device.type in RECORDED:
+                self._measure()  # steps of some rows only counted
             self.arrangement = self._arranged(None)
 
     def join(self, other: SharedDecoder) -> None:
@@ -218,7 +222,7 @@ class SharedDecoder:
             self.lengths, self.longest = self.lengths + 1, self.longest + 1
             return states
         self.lengths = self.lengths.index_add(0, fed, torch.ones_like(fed))
-        self._measure()
+        self.longest, self.level = self.longest + 1, False  # at most: measuring would wait
         return states[fed]
 
     def _fixed_step(self, rows: Rows, seen: int, tokens: Tensor, positions: Tensor, columns: Tensor) -> Tensor:
