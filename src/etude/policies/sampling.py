@@ -199,8 +199,8 @@ class Decoding:
     """The rows that are still being decoded: their decoder, positions, and the logits of their next token.
 
     What is drawn stays on the device. The host looks at it every `every` steps: then it knows which rows have ended,
-    and they may leave, or rest. What a row draws behind its end is cut off, and what it was fed of that it must forget before it
-    goes on (`overrun`).
+    and they may leave, or rest. What a row draws behind its end is cut off, and what it was fed of that it must forget
+    before it goes on (`overrun`).
 
     Args:
         hidden, logits: [N, H] and [N, V] after the last token of each row that the decoder feeds.
