@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from typing import Any
+from unittest import mock
 
 from _cases import ALL_CASES, GROUP, RATE, memory, prompts, reward
 
@@ -61,35 +62,47 @@ def build(
 
 
 def remove(saving: str, loop: Any) -> None:
-    """Switch one saving off, from outside: the library itself has no such switches."""
+    """Switch one saving off, from outside: the library itself has no such switches.
+
+    Raises AttributeError where the library has no longer what is replaced.
+    """
+    import torch
+    from transformers import DynamicCache
+
     from etude.core import micro_batches as planning
     from etude.loops import update
-    from etude.policies import cache, conversation, language, micro_batches, native, prompts, sampling
+    from etude.policies import conversation, micro_batches, native, prompts, sampling
 
     match saving:
         case "shared-prefill":
-            conversation.distinct_prompts = lambda prompts: ([list(p) for p in prompts], list(range(len(prompts))))
+            instead(conversation, "distinct_prompts", lambda prompts: ([*map(list, prompts)], [*range(len(prompts))]))
         case "dropping":
-            sampling.COMPACT_BELOW = -1.0
+            instead(sampling, "COMPACT_BELOW", -1.0)
         case "preallocation":
             remove("native-decoding", loop)  # which allocates its own buffers
-            conversation.decoding_cache = lambda config, capacity: cache.DynamicCache(config=config)
+            instead(conversation, "decoding_cache", lambda config, capacity: DynamicCache(config=config))
         case "native-decoding":
-            native.supported = lambda backbone, config: False
+            instead(native, "supported", lambda backbone, config: False)
         case "shared-update":
-            loop.policy.share_prompts = False
+            instead(loop.policy, "share_prompts", False)
         case "planned-prompts":  # every row counts its prompt, and a group is cut
-            micro_batches.sharing = lambda policy: None
+            instead(micro_batches, "sharing", lambda policy: None)
         case "prompt-blocks":  # every row gets a copy of its prompt's keys and values
-            prompts.in_blocks = micro_batches.in_blocks = lambda backbone, config: False
+            for owner in (prompts, micro_batches):
+                instead(owner, "in_blocks", lambda backbone, config: False)
         case "answer-pieces":
-            planning.MIN_CUT = 1 << 60
+            instead(planning, "MIN_CUT", 1 << 60)
         case "skipping":
-            update.Updater._useful = lambda self, method, batch: language.torch.arange(len(batch))
+            instead(update, "useful_rows", lambda method, batch: torch.arange(len(batch)))
         case "sorting":
-            update.micro_batches = unsorted
+            instead(update, "micro_batches", unsorted)
         case _:
             raise SystemExit(f"There is no saving {saving!r}; there are {', '.join(SAVINGS)}.")
+
+
+def instead(owner: Any, name: str, value: Any) -> None:
+    """Put something in the place of what is there."""
+    mock.patch.object(owner, name, value).start()
 
 
 def unsorted(policy: Any, batch: Any, budget: int, whole_groups: bool = False) -> list[Any]:

@@ -96,7 +96,7 @@ def compare(case: Case, arm: str, seed: int, scratch: Path) -> dict[str, float]:
     if "completion_ids" in inputs:
         with torch.no_grad():
             batch.behaviour_logp = loop.policy.evaluate(batch).logp
-    batch = loop.scorer.score(loop.method, batch, context, loop.updater.budget, loop.updater.learners)
+    (batch,) = loop.party.scored(loop.method, batch, context).values()
     batch = credited(loop.method, batch)
     loop.updater.accumulate(loop.method, batch, False, Tally())
     return {
