@@ -29,7 +29,8 @@ from etude.policies.language import LanguagePolicy
 from etude.tasks import resolve_task
 
 CHECKS = (
-    "etude.loops.update:fingerprint", "etude.loops.update:gap_sums", "etude.loops.update:compare",
+    "etude.policies.weights:Weights.mark", "etude.loops.update:check_alike", "etude.loops.update:probed",
+    "etude.loops.update:gap_sums", "etude.loops.update:compare",
     "etude.loops.weighing:Weighing.watch", "etude.loops.weighing:Weighing.check",
     "etude.loops.weighing:Weighing._compare", "etude.loops.learn:Trainer._check_references",
     "etude.loops.gather:Gatherer._check_tokens", "etude.policies.language:LanguagePolicy.check_sampler",
@@ -60,15 +61,20 @@ def timed(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
+def found(place: str) -> tuple[Any, str, Callable[..., Any]]:
+    """Who has a check, by what name, and the check. Raises AttributeError for one that is not there any more."""
+    module, _, path = place.partition(":")
+    owner: Any = importlib.import_module(module)
+    *outer, name = path.split(".")
+    for part in outer:
+        owner = getattr(owner, part)
+    return owner, name, getattr(owner, name)
+
+
 def watch() -> None:
-    """Put the clock around every check. Raises AttributeError for one that is not there any more."""
-    for place in CHECKS:
-        module, _, path = place.partition(":")
-        owner: Any = importlib.import_module(module)
-        *outer, name = path.split(".")
-        for part in outer:
-            owner = getattr(owner, part)
-        setattr(owner, name, timed(getattr(owner, name)))
+    """Put the clock around every check."""
+    for owner, name, check in map(found, CHECKS):
+        setattr(owner, name, timed(check))
 
 
 def loops() -> dict[str, Any]:

@@ -30,6 +30,7 @@ from _own import build
 
 from etude.core.registry import get_method
 from etude.loops.language import LanguageLoop
+from etude.policies.conversation import Conversation
 from etude.policies.language import LanguagePolicy
 from etude.tasks import resolve_task
 
@@ -92,12 +93,14 @@ def measure(loop: Any, steps: int) -> dict[str, float]:
     loop.step()  # what is made once
     with Operations() as counted:
         loop.step()
-    sampling, update = Clock(loop.policy, "generate"), Clock(loop.updater, "run")
+    sampling, update = Clock(Conversation, "sample"), Clock(loop.updater, "run_together")
     found: dict[str, list[float]] = {"step": [], "sampling": [], "update": []}
     for _ in range(steps):
         sampling.spent = update.spent = 0.0
         begun = time.process_time()
         loop.step()
+        if not sampling.spent or not update.spent:
+            raise SystemExit("A step went past what is timed as its sampling or its update.")
         found["step"].append(time.process_time() - begun)
         found["sampling"].append(sampling.spent)
         found["update"].append(update.spent)

@@ -147,6 +147,8 @@ def picture(found: dict[str, Any], path: Path) -> None:
             key=lambda r: r["answer"],
         ),
     }
+    if not all(sweeps.values()):
+        raise SystemExit(f"A picture needs {', '.join(f'{k} {v}' for k, v in USUAL.items())} among what is measured.")
     for column, (name, rows) in enumerate(sweeps.items()):
         others = ", ".join(f"{k} {v:,}" for k, v in USUAL.items() if k != name)
         axes[0, column].set_title(others, fontsize=10)
