@@ -10,59 +10,31 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from ahead_loops import Learned, Make, ahead, numbers, watched
 from etude.core.errors import EnvironmentFault, InvariantError
 from etude.curricula.uniform import Uniform
 from etude.experience.groups import Groups
 from etude.experience.rollout import fresh, rollout
-from etude.experience.samplers import Sampler, Samplers
+from etude.experience.samplers import Samplers
 from etude.filters.informative import InformativeGroups
 from etude.loops.ahead import Ahead
-from etude.loops.language import LanguageLoop
-from etude.loops.learn import Trainer
 from etude.methods.rlvr.grpo import grpo
 from etude.policies import snapshots
-from etude.runtime.executors.local import Local
-from language_toys import Toy, letters_reward, make_loop, random_policy
+from language_toys import Toy, letters_reward, random_policy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL: Any = grpo.replace(problems=3, experience=Groups(size=4))
-TIMINGS = ("seconds/", "tokens_per_second")
 
 
 @pytest.fixture
-def loops() -> Iterator[Any]:
-    """Loops whose samplers have a policy of their own; what they have in the air is left at the end."""
-    made: list[LanguageLoop] = []
-
-    def make(method: Any = SMALL, bound: int = 1, steps: int = 10, task: Toy | None = None) -> LanguageLoop:
-        task = task or Toy()
-        samplers = Samplers(Local(Sampler(task, random_policy()), apart=True), task)
-        made.append(make_loop(method, task, samplers=samplers, bound=bound, steps=steps))
-        return made[-1]
-
-    yield make
-    for loop in made:
-        if loop.ahead is not None:
-            loop.ahead.close()
-
-
-def numbers(loop: LanguageLoop, steps: int) -> list[dict[str, float]]:
-    found = [loop.step().metrics for _ in range(steps)]
-    return [{k: v for k, v in m.items() if not k.startswith(TIMINGS)} for m in found]
+def loops() -> Iterator[Make]:
+    with ahead(SMALL, 1) as make:
+        yield make
 
 
 @pytest.fixture
-def learned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every batch that was learned from, with the policy's version when the step began."""
-    seen: list[Any] = []
-    learn = Trainer.learn
-
-    def watched(self: Trainer, players: Any, rows: Any, step: int, stream: Any) -> Any:
-        seen.append((step, self.models["policy"].policy.version, rows["policy"]))
-        return learn(self, players, rows, step, stream)
-
-    monkeypatch.setattr(Trainer, "learn", watched)
-    return seen
+def learned(monkeypatch: pytest.MonkeyPatch) -> list[Learned]:
+    return watched(monkeypatch)
 
 
 # Which weights
@@ -70,18 +42,22 @@ def learned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bound", [1, 2, 3])
-def test_rows_of_step_k_are_from_the_weights_of_k_minus_bound_steps(bound: int, loops: Any, learned: Any) -> None:
+def test_rows_of_step_k_are_from_the_weights_of_k_minus_bound_steps(
+    bound: int, loops: Make, learned: list[Learned]
+) -> None:
     loop = loops(SMALL.replace(epochs=2), bound)
     metrics = [loop.step().metrics for _ in range(5)]
-    begun = [version for _, version, _ in learned]  # two updates a step: versions count updates, the bound counts steps
+    begun = [
+        version for _, version, *_ in learned
+    ]  # two updates a step: versions count updates, the bound counts steps
     assert begun == [0, 2, 4, 6, 8]
-    for step, _, batch in learned:
+    for step, _, _, batch in learned:
         assert set(batch.version[batch.action_mask].tolist()) == {begun[max(0, step - bound)]}
     assert [m["lag"] for m in metrics] == [min(k, bound) for k in range(5)]
     assert [m["too_old"] for m in metrics] == [0.0] * 5
 
 
-def test_nothing_is_begun_for_steps_that_never_come_and_files_of_weights_go(loops: Any) -> None:
+def test_nothing_is_begun_for_steps_that_never_come_and_files_of_weights_go(loops: Make) -> None:
     loop = loops(bound=2, steps=3)
     files = []
     for left in ([1, 2], [2], []):
@@ -93,7 +69,7 @@ def test_nothing_is_begun_for_steps_that_never_come_and_files_of_weights_go(loop
     assert not any(file.exists() for file in files)
 
 
-def test_as_long_as_nothing_is_learned_rows_are_fresh_and_the_bound_changes_nothing(loops: Any) -> None:
+def test_as_long_as_nothing_is_learned_rows_are_fresh_and_the_bound_changes_nothing(loops: Make) -> None:
     task = Toy(scoring=lambda problem, text: 1.0)
     with pytest.warns(UserWarning, match="no two completions"):
         ahead = numbers(loops(SMALL, 2, task=task), 3)
@@ -122,7 +98,7 @@ class Told(Uniform):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bound", [1, 2])
-def test_a_choice_knows_what_its_weights_know(bound: int, loops: Any) -> None:
+def test_a_choice_knows_what_its_weights_know(bound: int, loops: Make) -> None:
     """The choice for step k comes once step k - bound - 1 has learned, and before any later one is scored."""
     Told.seen.clear()
     loop = loops(SMALL.replace(curriculum=Told()), bound)
@@ -142,7 +118,7 @@ def uneven(problem: Any, text: str) -> float:
 
 @pytest.mark.slow
 def test_a_filter_that_resamples_gets_its_rows_from_the_same_weights(
-    loops: Any, learned: Any, monkeypatch: pytest.MonkeyPatch
+    loops: Make, learned: list[Learned], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds, again = [], Ahead.again
     monkeypatch.setattr(Ahead, "again", lambda self, step, *rest: (rounds.append(step), again(self, step, *rest))[1])
@@ -151,8 +127,8 @@ def test_a_filter_that_resamples_gets_its_rows_from_the_same_weights(
         loop.step()
     assert {*rounds} == {0, 1, 2}
     assert len(learned) == 3
-    versions = [version for _, version, _ in learned]
-    for step, _, batch in learned:
+    versions = [version for _, version, *_ in learned]
+    for step, _, _, batch in learned:
         assert set(batch.version[batch.action_mask].tolist()) == {versions[max(0, step - 1)]}
 
 
@@ -165,7 +141,7 @@ class Itself(Groups):
         return rollout(starts, context, self.sampling(context))
 
 
-def test_what_is_played_in_this_process_on_the_way_has_its_deadline(loops: Any) -> None:
+def test_what_is_played_in_this_process_on_the_way_has_its_deadline(loops: Make) -> None:
     """Parts wait in a thread of their own, where no alarm rings."""
     found = numbers(loops(SMALL.replace(experience=Itself(size=4)), 1), 3)
     assert [m["lag"] for m in found] == [0, 1, 1]
@@ -174,7 +150,7 @@ def test_what_is_played_in_this_process_on_the_way_has_its_deadline(loops: Any) 
 # What is never trained on
 
 
-def test_rows_over_the_bound_are_dropped_and_counted(loops: Any) -> None:
+def test_rows_over_the_bound_are_dropped_and_counted(loops: Make) -> None:
     loop = loops(bound=1)
     loop.step()
     loop.ahead.reach(1, 10)
@@ -199,7 +175,7 @@ def test_rows_over_the_bound_are_dropped_and_counted(loops: Any) -> None:
 
 
 @pytest.mark.slow
-def test_what_samplers_say_is_held_against_the_weights_that_they_had(loops: Any) -> None:
+def test_what_samplers_say_is_held_against_the_weights_that_they_had(loops: Make) -> None:
     """Every step compares, the first the rows themselves, later ones a few under the weights of then."""
     found = numbers(loops(bound=1), 4)
     assert all(0 <= m["logp_gap"] <= m["logp_gap_bound"] for m in found)
@@ -215,7 +191,7 @@ def test_what_samplers_say_is_held_against_the_weights_that_they_had(loops: Any)
             loop.step()
 
 
-def test_looking_back_leaves_the_weights_as_they_were_to_the_last_bit(loops: Any) -> None:
+def test_looking_back_leaves_the_weights_as_they_were_to_the_last_bit(loops: Make) -> None:
     policy, other = random_policy(), random_policy(seed=5)
     mine, theirs = snapshots.mark(snapshots.weights(policy)), snapshots.mark(snapshots.weights(other))
     with pytest.raises(KeyError), snapshots.held(policy, snapshots.weights(other)):
@@ -240,7 +216,7 @@ def test_files_of_a_process_that_was_killed_are_cleared_away() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bound", [1, 2])
-def test_a_run_goes_on_as_if_it_had_never_stopped(bound: int, loops: Any, tmp_path: Path) -> None:
+def test_a_run_goes_on_as_if_it_had_never_stopped(bound: int, loops: Make, tmp_path: Path) -> None:
     """Two steps and more, saved in the middle of everything that is in the air."""
     method = SMALL.replace(filters=(InformativeGroups(rounds=2),), epochs=2, minibatches=2)
     whole, begun, again = (loops(method, bound, task=Toy(scoring=uneven)) for _ in range(3))
@@ -254,7 +230,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(bound: int, loops: Any, tmp_pa
 
 
 @pytest.mark.slow
-def test_where_samplers_fail_all_that_is_in_the_air_can_be_saved_and_begun_again(loops: Any, tmp_path: Path) -> None:
+def test_where_samplers_fail_all_that_is_in_the_air_can_be_saved_and_begun_again(loops: Make, tmp_path: Path) -> None:
     expected = numbers(loops(), 4)
     broken, again = loops(), loops()
     assert numbers(broken, 2) == expected[:2]
@@ -269,7 +245,7 @@ def test_where_samplers_fail_all_that_is_in_the_air_can_be_saved_and_begun_again
     assert numbers(again, 2) == expected[2:]
 
 
-def test_where_it_cannot_begin_the_parts_know_what_they_knew(loops: Any) -> None:
+def test_where_it_cannot_begin_the_parts_know_what_they_knew(loops: Make) -> None:
     loop = loops()
     loop.step()
     before = loop.states()
@@ -287,7 +263,7 @@ def _lost(*_: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_with_another_bound_goes_on_from_a_checkpoint(loops: Any, tmp_path: Path) -> None:
+def test_a_run_with_another_bound_goes_on_from_a_checkpoint(loops: Make, tmp_path: Path) -> None:
     """`--after` may change it: rows in the air are then begun by the new bound."""
     begun, longer, plain = loops(bound=1), loops(bound=2), loops(bound=0)
     numbers(begun, 2)

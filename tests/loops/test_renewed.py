@@ -9,66 +9,38 @@ from typing import Any
 import pytest
 import torch
 
+from ahead_loops import Learned, Make, ahead, numbers, watched
 from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import ConfigError, InvariantError
 from etude.experience.groups import Groups
 from etude.experience.renewed import joined
 from etude.experience.rollout import Start
-from etude.experience.samplers import Sampler, Samplers
-from etude.loops.language import LanguageLoop
-from etude.loops.learn import Trainer
 from etude.methods.rlvr.grpo import grpo
 from etude.policies.sampling import Sampling, generate
-from etude.runtime.executors.local import Local
-from language_toys import Toy, draws, make_loop, random_policy, random_prompts, tokenizer
+from language_toys import Toy, draws, random_policy, random_prompts, tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL: Any = grpo.replace(problems=3, experience=Groups(size=4, max_tokens=7), renew_after=2)
-TIMINGS = ("seconds/", "tokens_per_second")
 
 
 @pytest.fixture
-def loops() -> Iterator[Any]:
-    """Loops whose samplers have a policy of their own; what they have in the air is left at the end."""
-    made: list[LanguageLoop] = []
-
-    def make(method: Any = SMALL, bound: int = 3, steps: int = 10, task: Toy | None = None) -> LanguageLoop:
-        task = task or Toy()
-        samplers = Samplers(Local(Sampler(task, random_policy()), apart=True), task)
-        made.append(make_loop(method, task, samplers=samplers, bound=bound, steps=steps))
-        return made[-1]
-
-    yield make
-    for loop in made:
-        if loop.ahead is not None:
-            loop.ahead.close()
-
-
-def numbers(loop: LanguageLoop, steps: int) -> list[dict[str, float]]:
-    found = [loop.step().metrics for _ in range(steps)]
-    return [{k: v for k, v in m.items() if not k.startswith(TIMINGS)} for m in found]
+def loops() -> Iterator[Make]:
+    with ahead(SMALL, 3) as make:
+        yield make
 
 
 @pytest.fixture
-def learned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every batch that was learned from, with the policy's version and weights when the step began."""
-    seen: list[Any] = []
-    learn = Trainer.learn
-
-    def watched(self: Trainer, players: Any, rows: Any, step: int, stream: Any) -> Any:
-        policy = self.models["policy"].policy
-        seen.append((step, policy.version, {k: v.clone() for k, v in policy.tensors().items()}, rows["policy"]))
-        return learn(self, players, rows, step, stream)
-
-    monkeypatch.setattr(Trainer, "learn", watched)
-    return seen
+def learned(monkeypatch: pytest.MonkeyPatch) -> list[Learned]:
+    return watched(monkeypatch)
 
 
 # Which weights
 
 
 @pytest.mark.slow
-def test_tokens_are_from_the_weights_that_were_newest_when_their_row_came_so_far(loops: Any, learned: Any) -> None:
+def test_tokens_are_from_the_weights_that_were_newest_when_their_row_came_so_far(
+    loops: Make, learned: list[Learned]
+) -> None:
     """With a bound of 3 and 2 tokens: 0 and 1 are three steps old, 2 and 3 two, and all others one."""
     loop = loops()
     metrics = [loop.step().metrics for _ in range(6)]
@@ -89,7 +61,7 @@ def test_tokens_are_from_the_weights_that_were_newest_when_their_row_came_so_far
 
 
 @pytest.mark.slow
-def test_every_token_has_the_log_probability_of_the_weights_that_said_it(loops: Any, learned: Any) -> None:
+def test_every_token_has_the_log_probability_of_the_weights_that_said_it(loops: Make, learned: list[Learned]) -> None:
     loop = loops(SMALL.replace(optimizer=SMALL.optimizer.replace(lr=0.02)))
     for _ in range(5):
         loop.step()
@@ -109,7 +81,7 @@ def test_every_token_has_the_log_probability_of_the_weights_that_said_it(loops: 
     assert found == {step - 3, step - 2, step - 1}
 
 
-def test_as_long_as_nothing_is_learned_it_changes_nothing(loops: Any, learned: Any) -> None:
+def test_as_long_as_nothing_is_learned_it_changes_nothing(loops: Make, learned: list[Learned]) -> None:
     task = Toy(scoring=lambda problem, text: 1.0)
     with pytest.warns(UserWarning, match="no two completions"):
         renewed, plain = loops(task=task), loops(SMALL.replace(renew_after=0), task=task)
@@ -125,7 +97,7 @@ def test_as_long_as_nothing_is_learned_it_changes_nothing(loops: Any, learned: A
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_as_if_it_had_never_stopped(loops: Any, tmp_path: Path) -> None:
+def test_a_run_goes_on_as_if_it_had_never_stopped(loops: Make, tmp_path: Path) -> None:
     """Also where rows in the air have changed their weights once."""
     whole, begun, again = (loops() for _ in range(3))
     expected = numbers(whole, 6)
@@ -138,7 +110,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(loops: Any, tmp_path: Path) ->
     assert all(torch.equal(v, whole.policy.tensors()[k]) for k, v in again.policy.tensors().items())
 
 
-def test_files_of_weights_go_with_the_last_row_that_needs_them(loops: Any) -> None:
+def test_files_of_weights_go_with_the_last_row_that_needs_them(loops: Make) -> None:
     loop, files = loops(steps=4), set()
     for _ in range(4):
         loop.step()
