@@ -38,8 +38,8 @@ from slow_worlds import Slow
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIX = ("archer", "critique-grpo", "kimi-k1-5", "ppo-max", "sasr", "spo-tree")
 """Methods that together fill every slot."""
-THREE = ("archer", "kimi-k1-5", "spo-tree")
-"""Of games, of answers that weights change in the middle of, of trees; `make test-full` has them all."""
+USUAL = "archer"
+"""Games; `make test-full` has them all, and `--on processes`, whose samplers are the same, every kind."""
 
 
 def sampled() -> dict[str, TokenMethod]:
@@ -71,7 +71,7 @@ def kept(one_thread: None, ray_cluster: Cluster) -> Iterator[Callable[[str], Act
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "method", [pytest.param(m, id=i, marks=() if i in THREE else pytest.mark.full) for i, m in EVERY.items()]
+    "method", [pytest.param(m, id=i, marks=() if i == USUAL else pytest.mark.full) for i, m in EVERY.items()]
 )
 def test_with_one_sampler_a_method_comes_to_the_same(
     method: TokenMethod, kept: Callable[[str], Actors], tmp_path: Path
