@@ -36,7 +36,7 @@ def list_claims() -> None:
     for name, method in known().items():
         if method.claim is not None:
             record = recorded(name)
-            console.print(f"{name:<24}{verdict_of(name) or 'not run'}", style="bold", markup=False)
+            console.print(f"{name:<31} {verdict_of(name) or 'not run'}", style="bold", markup=False)
             if record is not None:
                 found = "{} in {} pairs".format(*_figures(record, method.claim))
                 console.print(Padding(found, (0, 0, 0, 4)), markup=False)

@@ -34,8 +34,9 @@ def list_studies(*, json: Annotated[bool, Parameter(negative=())] = False) -> No
         print(json_module.dumps([_entry(study) for study in found], indent=1))
         return
     for study in found:
-        cells = f"{len(study.recipes) + 1} recipes x {len(study.beds)} beds x {study.seeds} seeds"
-        print(f"{study.id:<24}{'done' if recorded(study) else 'not run':<10}{cells}")
+        beds = "1 bed" if len(study.beds) == 1 else f"{len(study.beds)} beds"
+        cells = f"{len(study.recipes) + 1} recipes x {beds} x {study.seeds} seeds"
+        print(f"{study.id:<31} {'done' if recorded(study) else 'not run':<9} {cells}")
         print(f"    {study.about}")
 
 
