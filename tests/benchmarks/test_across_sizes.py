@@ -279,6 +279,7 @@ def test_what_could_not_be_trained_is_named(tmp_path: Path) -> None:
     assert "nft was left out at 3m: It broke." in page([size], CASES, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_stored_page_is_up_to_date(tmp_path: Path) -> None:
     """`python benchmarks/across_sizes.py --page` writes it from the records."""
     stored = (ROOT / "docs" / study.NAME).read_text(encoding="utf-8")
