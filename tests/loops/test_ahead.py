@@ -47,9 +47,8 @@ def test_rows_of_step_k_are_from_the_weights_of_k_minus_bound_steps(
 ) -> None:
     loop = loops(SMALL.replace(epochs=2), bound)
     metrics = [loop.step().metrics for _ in range(5)]
-    begun = [
-        version for _, version, *_ in learned
-    ]  # two updates a step: versions count updates, the bound counts steps
+    begun = [version for _, version, *_ in learned]
+    # two updates a step: versions count updates, the bound counts steps
     assert begun == [0, 2, 4, 6, 8]
     for step, _, _, batch in learned:
         assert set(batch.version[batch.action_mask].tolist()) == {begun[max(0, step - bound)]}
