@@ -214,6 +214,16 @@ def test_a_dead_bed_is_void() -> None:
     assert gates([SCORE], learning(start=0.57), learned_on=None) == [], "nothing is trained: nothing has to be learned"
 
 
+def test_a_baseline_that_becomes_worse_has_not_learned() -> None:
+    assert gates([SCORE], learning(start=0.85)) == [Gate.LEARNED]
+    verdict = conclude([SCORE], learning(start=0.85), learned_on="score")
+    assert "which is worse, not better by 2 times 0.02" in verdict.voids[0].sentence
+    error = Measure(name="score", direction="lower", smallest=0.02)
+    assert gates([error], learning(start=0.85, effect=-0.05)) == [], "of an error less is better"
+    assert gates([error], learning(start=0.3, effect=-0.05)) == [Gate.LEARNED]
+    assert gates([Measure(name="score", direction="equal", smallest=0.02)], learning(start=0.85)) == []
+
+
 def test_a_ceiling_is_void() -> None:
     assert gates([SCORE], learning(end=0.97, effect=0.0)) == [Gate.ROOM]
     assert gates([Measure(name="score", smallest=0.02, bounds=(0.0, None))], learning(end=0.97, effect=0.0)) == []

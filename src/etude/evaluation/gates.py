@@ -101,7 +101,7 @@ def conclude(
     Raises: ConfigError for no core measure or more than three; DataError for results that lack something named.
     """
     core = core_measures(measures)
-    gain = _gain(results, learned_on)
+    gain = _gain(core, results, learned_on)
     findings = {m.name: _judge(m, results, gain) for m in (*core, *(m for m in measures if m not in core))}
     rests = _rests(measures, findings)
     voids = [*_same(core, results), *_budgets(results, equal)]
@@ -163,20 +163,27 @@ def _of(scores: Mapping[str, Sequence[float]], name: str) -> Sequence[float]:
     return scores[name]
 
 
-def _gain(results: Results, name: str | None) -> float | None:
-    """What the baseline gained over its start; None where nothing has to be learned."""
+def _gain(core: Sequence[Measure], results: Results, name: str | None) -> float | None:
+    """What the baseline gained over its start; None where nothing has to be learned.
+
+    More is better, unless it is what the claim is about and sees lower; where it sees both arms alike, either is.
+    """
     if name is None:
         return None
-    return float(np.mean(_of(results.baseline, name)) - np.mean(_of(results.start, name)))
+    gain = float(np.mean(_of(results.baseline, name)) - np.mean(_of(results.start, name)))
+    direction = next((m.direction for m in core if m.name == name), "higher")
+    return {"higher": gain, "lower": -gain, "equal": abs(gain)}[direction]
 
 
 def _learned(name: str, gain: float | None, smallest: float, results: Results) -> list[Void]:
     """The baseline must gain more than twice the smallest difference."""
-    if gain is None or abs(gain) > ROOM * smallest:
+    if gain is None or gain > ROOM * smallest:
         return []
     start, end = np.mean(results.start[name]), np.mean(results.baseline[name])
-    why = f"{name} of the baseline went from {start:.4g} to {end:.4g}, by less than {ROOM:g} times {smallest:.4g}"
-    return [Void(Gate.LEARNED, f"{why}, the smallest difference that matters: another bed, or a tuned rate.")]
+    went = f"{name} of the baseline went from {start:.4g} to {end:.4g}"
+    least = f"{ROOM:g} times {smallest:.4g}, the smallest difference that matters"
+    why = f"{went}, which is worse, not better by" if gain < 0 else f"{went}, by less than"
+    return [Void(Gate.LEARNED, f"{why} {least}: another bed, or a tuned rate.")]
 
 
 def _room(measure: Measure, smallest: float, results: Results) -> list[Void]:
