@@ -275,6 +275,11 @@ def test_the_smallest_difference_is_a_tenth_of_the_gain_unless_named() -> None:
     assert found.smallest == pytest.approx(0.05, abs=0.003)
     small = conclude(open_measure, learning(start=0.56), learned_on="score").findings["score"]
     assert small.smallest == 0.01
+    wide = [Measure(name="score", bounds=(-100.0, 400.0))]
+    assert conclude(wide, learning(start=0.1), learned_on="score").findings["score"].smallest == 5.0
+    assert gates(wide, learning(start=0.1)) == [Gate.LEARNED], "half a point of five hundred is nothing learned"
+    none = [Measure(name="score", bounds=(0.0, None))]
+    assert conclude(none, learning(start=0.56), learned_on="score").findings["score"].smallest == 0.01
 
 
 def test_all_core_measures_must_hold() -> None:

@@ -26,7 +26,7 @@ class Measure:
         role: 'core' measures decide the claim; 'mechanism' measures are shown beside them.
         direction: where the claim sees the method, against its baseline: 'higher', 'lower', or 'equal'.
         smallest: the smallest difference that matters, in the measure's units; None: a tenth of what the baseline
-            gains, at least 0.01.
+            gains, at least a hundredth of the way between `bounds`.
         margin: the difference that the claim names, in its direction; below 0 for "not worse by more than".
         against: a number that the method is held against instead of its baseline.
         minimum: what the method's mean must reach, else its mechanism did not happen; of 'mechanism' measures.

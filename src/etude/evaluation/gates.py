@@ -22,7 +22,8 @@ RESOLUTION = 0.75
 """Standard deviations of the paired difference that `smallest` must be worth. With no effect, 95% of experiments come
 out equivalent at 0.75, 64% at 0.5 and 0.3% at 0.3: below, only a difference could ever be found, never its absence."""
 LEAST = 0.01
-"""Least smallest difference where the claim names none."""
+"""Least smallest difference where the claim names none: of the way from floor to ceiling, or as it is where one of them
+is missing."""
 SHARE = (0.0, 1.0)
 """Floor and ceiling where a measure has none of its own."""
 ROOM = 2.0
@@ -115,9 +116,14 @@ def conclude(
 
 def _judge(measure: Measure, results: Results, gain: float | None) -> Finding:
     """What the pairs say about one measure."""
-    smallest = measure.smallest or max(LEAST, abs(gain or 0.0) / 10)
+    smallest = measure.smallest or max(LEAST * _span(measure), abs(gain or 0.0) / 10)
     against = _of(results.baseline, measure.name) if measure.against is None else measure.against
     return judge(_of(results.arm, measure.name), against, smallest, measure.direction, measure.margin)
+
+
+def _span(measure: Measure) -> float:
+    low, high = measure.bounds or SHARE
+    return 1.0 if low is None or high is None else high - low
 
 
 def overall(core: Sequence[Outcome]) -> Outcome:
