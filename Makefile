@@ -37,8 +37,8 @@ test-fast: env  ## The fast part of the tests
 test-tasks: env  ## The sixty tasks of docs/coming-from.md, each in an empty folder
 	$(PYTEST) -m '' tests/cli/test_first_day.py
 
-test-full: env  ## Every method of tokens on a sampler of Ray, and from older rows
-	$(PYTEST) -n 1 -m full tests/runs/test_on_ray.py tests/runs/test_bound.py
+test-full: env  ## Every method of tokens on samplers, in processes and on Ray, and from older rows
+	$(PYTEST) -n 1 -m full tests/runs/test_on_processes.py tests/runs/test_on_ray.py tests/runs/test_bound.py
 
 test-kernels: env  ## Populations under several modes of MKL, as other processors compute
 	PYTHON=$(BIN)/python .ci/kernels

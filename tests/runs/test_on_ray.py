@@ -13,6 +13,7 @@ import pytest
 from test_on_processes import (
     METHODS,
     ONCE,
+    SIX,
     SMALL,
     STAT,
     assert_the_same,
@@ -36,10 +37,8 @@ from processes import children
 from slow_worlds import Slow
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SIX = ("archer", "critique-grpo", "kimi-k1-5", "ppo-max", "sasr", "spo-tree")
-"""Methods that together fill every slot."""
 USUAL = "archer"
-"""Games; `make test-full` has them all, and `--on processes`, whose samplers are the same, every kind."""
+"""Games; `make test-full` has them all, and six are run by `--on processes`, whose samplers are the same."""
 
 
 def sampled() -> dict[str, TokenMethod]:
