@@ -224,6 +224,13 @@ def test_a_baseline_that_becomes_worse_has_not_learned() -> None:
     assert gates([Measure(name="score", direction="equal", smallest=0.02)], learning(start=0.85)) == []
 
 
+def test_what_the_baseline_must_gain_is_in_units_of_what_it_learned_on() -> None:
+    percents = Measure(name="late", smallest=5.0, bounds=(None, None))
+    score = Measure(name="score", role="mechanism", smallest=0.1)
+    assert gates([percents, score], learning(start=0.3)) == []
+    assert gates([percents, score], learning(start=0.45)) == [Gate.LEARNED], "less than twice 0.1"
+
+
 def test_a_ceiling_is_void() -> None:
     assert gates([SCORE], learning(end=0.97, effect=0.0)) == [Gate.ROOM]
     assert gates([Measure(name="score", smallest=0.02, bounds=(0.0, None))], learning(end=0.97, effect=0.0)) == []

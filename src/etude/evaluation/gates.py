@@ -106,7 +106,8 @@ def conclude(
     findings = {m.name: _judge(m, results, gain) for m in (*core, *(m for m in measures if m not in core))}
     rests = _rests(measures, findings)
     voids = [*_same(core, results), *_budgets(results, equal)]
-    voids += _learned(str(learned_on), gain, findings[core[0].name].smallest, results)
+    told = findings.get(str(learned_on), findings[core[0].name])
+    voids += _learned(str(learned_on), gain, told.smallest, results)
     voids += [v for m in core for v in _room(m, findings[m.name].smallest, results)]
     voids += [v for m in measures if (v := _happened(m, results))]
     voids += [rests[m.name] for m in core if m.name in rests]
