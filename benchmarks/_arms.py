@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from _machine import processor
 
 HERE = Path(__file__).resolve().parent
 
@@ -107,9 +108,7 @@ def peer_python(peer: str) -> Path:
 
 def machine(peer: str, own: list[str], theirs: list[str]) -> dict[str, Any]:
     """Where this was measured, and with which versions of which packages."""
-    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-                  if line.startswith("model name")), platform.processor())  # fmt: skip
     site = next((peer_folder(peer) / "lib").glob("python3*/site-packages"))
     found = dict(p.name.removesuffix(".dist-info").split("-", 1) for p in site.glob("*.dist-info"))
     mine = {name: version(name) for name in own}
-    return {"cpu": model, "cores": os.cpu_count(), "etude": mine, "peer": {k: found[k] for k in theirs}}
+    return {"cpu": processor(), "cores": os.cpu_count(), "etude": mine, "peer": {k: found[k] for k in theirs}}

@@ -23,15 +23,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from _async_task import LongTailed, Waits
+from _machine import processor
 
 from etude.core.registry import get_method
 from etude.experience.groups import Groups
@@ -154,15 +153,6 @@ def main() -> None:
         "verification_and_update": round(u, 3), "limit_of_overlap": round((g + u) / max(g, u), 2),
     }  # fmt: skip
     print(json.dumps(found, indent=2))
-
-
-def processor() -> str:
-    """What the processor calls itself."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from _machine import processor
 
 from etude.core.registry import get_method
 from etude.runs.kinds import run_of
@@ -80,11 +80,8 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=4, help="training steps of 250 environment steps in a turn")
     told = parser.parse_args()
     torch.set_num_threads(1)
-    names = [
-        line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
     found = [measure(name, told.task, told.rounds, told.blocks) for name in told.methods]
-    about = {"processor": names[0] if names else platform.processor(), "cores": os.cpu_count(), "load": os.getloadavg()}
+    about = {"processor": processor(), "cores": os.cpu_count(), "load": os.getloadavg()}
     print(json.dumps({**about, "torch": torch.__version__, "task": told.task, "found": found}, indent=1))
 
 

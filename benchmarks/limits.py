@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import sys
 import tempfile
@@ -25,6 +24,7 @@ import etude  # noqa: F401  # chooses kernels before torch loads, as in every ru
 
 import torch  # isort: skip
 from _cases import CASES, make_model
+from _machine import processor
 from _operations import Operations
 from _own import build
 
@@ -136,13 +136,6 @@ def table(rows: list[dict[str, Any]]) -> str:
         share = f"{100 * r['of_the_limit']:.0f} %"
         lines.append(f"| {name} | {r['operations'] / 1e9:.0f} | {most / 1e9:.0f} | {times} | {share} | {parts} |")
     return "\n".join(lines)
-
-
-def processor() -> str:
-    """What this machine's processor calls itself."""
-    listed = Path("/proc/cpuinfo")
-    named = [n for n in listed.read_text().splitlines() if n.startswith("model name")] if listed.exists() else []
-    return named[0].split(":")[1].strip() if named else platform.processor() or platform.machine()
 
 
 def main() -> None:

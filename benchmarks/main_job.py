@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import resource
 import shlex
 import statistics
@@ -26,6 +25,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from _machine import processor
 
 TARGET = 0.7
 LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")
@@ -106,7 +107,7 @@ def main() -> None:
             print(f"{arm.name}: {arm.seconds[-1]:.1f} s", file=sys.stderr, flush=True)
         load.append(os.getloadavg()[0])
     rows = summary(arms)
-    where = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    where = f"{processor()}, {os.cpu_count()} cores"
     about = f"{where}, load {min(load):.0f} to {max(load):.0f}"
     print(f"{about}, {options.rounds} rounds of {options.steps} steps\n\n{table(rows)}")
     if options.output:

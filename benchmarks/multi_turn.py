@@ -14,13 +14,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _machine import processor
 from _sides import Side, serve
 
 TASKS = ("keys", "attr-20q", "compose")
@@ -101,7 +101,7 @@ def main() -> None:
         return
     if not options.old or not options.new:
         parser.error("two checkouts are compared: OLD NEW")
-    print(f"{platform.processor() or platform.machine()}, {options.rounds} rounds, seconds of processor time")
+    print(f"{processor()}, {options.rounds} rounds, seconds of processor time")
     print("| task | episodes | sampled | read, old | read, new | old | new | old / new: median (quartiles) | tokens |")
     print("|---|---|---|---|---|---|---|---|---|")
     for task in options.only:

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import platform
 import time
 from dataclasses import dataclass, field
 
 import numpy as np
+from _machine import processor
 from _waiting import Waiting
 
 
@@ -80,7 +80,7 @@ def main() -> None:
     tasks = tasks_of(options.workers, Waiting(seconds=options.seconds, max_turns=options.turns), options.uneven)
     worlds.KEPT = len(tasks)
     found = measured(tasks, options.rounds)
-    print(f"{platform.processor() or platform.machine()}, {options.rounds} rounds, seconds")
+    print(f"{processor()}, {options.rounds} rounds, seconds")
     print("| workers | first | least | median | largest | sampling | said |")
     print("|---|---|---|---|---|---|---|")
     said = next(iter(found.values())).said

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import platform
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _machine import processor
 from _sides import Side, serve
 
 WARM_UP = 2
@@ -141,7 +141,7 @@ def main() -> None:
         return
     if not options.old or not options.new:
         parser.error("two checkouts are compared: OLD NEW")
-    print(f"{platform.processor() or platform.machine()}, {options.rounds} rounds")
+    print(f"{processor()}, {options.rounds} rounds")
     print("| what | old, per second | new, per second | old / new in time: median (quartiles) |\n|---|---|---|---|")
     for case in options.only:
         print(compared(case, options.old, options.new, options.rounds), flush=True)
