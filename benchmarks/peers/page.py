@@ -102,7 +102,8 @@ def summary(rows: Sequence[Row]) -> str:
     waiting = sum(own is None for *_, own in rows)
     said = f"**{both.count('yes')} of {len(both)}** claims that both libraries answer have the same verdict in both."
     if len(found) > len(both):
-        said += f" {len(found) - len(both)} have no answer in one of them (void)."
+        void = len(found) - len(both)
+        said += f" {void} {'has' if void == 1 else 'have'} no answer in one of them (void)."
     return said + (f" {waiting} are waiting for etude's side." if waiting else "")
 
 
