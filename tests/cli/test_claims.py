@@ -312,12 +312,49 @@ def test_an_own_experiment_is_tuned_by_what_must_be_learned(
     assert record["tuning"]["best"] == {"arm": {"optimizer.lr": 0.2}, "baseline": {"epochs": 2}}
     confirming = list(range(1000, 1006))
     assert seen == [
-        (confirming, {}, {}),
         ([0, 1], {"optimizer.lr": 0.1}, {"epochs": 1}),
         ([0, 1], {"optimizer.lr": 0.2}, {"epochs": 2}),
         (confirming, {"optimizer.lr": 0.2}, {"epochs": 2}),
+        (confirming, {}, {}),
     ]
     assert claims.check("mine.py:mine") == []
+
+
+def test_as_published_takes_no_more_pairs_than_what_decides(
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Undecided as published, it is left so, and what follows is the same with the pairs that were there before."""
+    swept = 'learned_on="pass@1", sweep={"optimizer.lr": (0.1, 0.2)},'
+    (project / "mine.py").write_text(MINE.replace('learned_on="pass@1",', swept))
+    commit("swept")
+
+    def experiment(
+        seeds: Sequence[int], arm: dict[str, float] | None = None, baseline: dict[str, float] | None = None
+    ) -> list[Pair]:
+        gap = {seed: 0.2 if arm else 0.5 * (seed % 2) - 0.25 for seed in seeds}
+        ends = {seed: 0.3 + 0.02 * draw(seed, 1) for seed in seeds}
+        return [
+            Pair(
+                seed=seed,
+                arm={"pass@1": ends[seed] + gap[seed] + 0.02 * draw(seed, 0), "length": 9.0 + draw(seed, 2)},
+                baseline={"pass@1": ends[seed], "length": 9.0},
+                start={"pass@1": 0.1},
+                budgets={"completions": (1.0, 1.0)},
+            )
+            for seed in seeds
+        ]
+
+    monkeypatch.setattr("etude.experiments.experiment_of", lambda method: experiment)
+    folder = planned(cli)
+    assert cli("claims", "run", "mine.py:mine").code == 0
+    record = json.loads((folder / "verdict.json").read_text())
+    assert [(record[k]["verdict"], record[k]["pairs"]) for k in ("published", "tuned")] == [
+        ("inconclusive", 6), ("held", 6)
+    ]  # fmt: skip
+    assert record["published"]["measures"]["pass@1"]["needed"] > 6
+    more = claim_runs.Lines(folder / "runs.jsonl", read_plan(folder))
+    more.add("0" * 40, [{"setting": "published", "pair": p.to_json()} for p in experiment(range(1006, 1012))])
+    assert claims.derive(more.plan, more)["published"]["pairs"] == 12, "those that are there count"
 
 
 def test_unequal_budgets_are_void(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

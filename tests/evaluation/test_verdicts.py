@@ -276,6 +276,21 @@ def test_a_bed_that_cannot_tell_is_void_only_where_it_did_not() -> None:
     assert few.outcome is INCONCLUSIVE and few.findings["score"].needed
 
 
+def test_an_undecided_experiment_may_be_left_at_a_look_and_is_then_not_called_unable() -> None:
+    noisy = [Measure(name="score", smallest=0.02)]
+
+    def wide(n: int) -> Results:
+        asked.append(n)
+        return learning(n, effect=0.0, spread=0.1)
+
+    asked: list[int] = []
+    left = sequential(wide, noisy, learned_on="score", stop=12)
+    assert (left.outcome, asked, left.voids) == (INCONCLUSIVE, [6, 12], ())
+    assert sequential(wide, noisy, learned_on="score", most=12, stop=48).outcome is VOID, "the most stays the most"
+    with pytest.raises(ConfigError, match="got 7 as the most"):
+        sequential(wide, noisy, learned_on="score", stop=7)
+
+
 def test_the_smallest_difference_is_a_tenth_of_the_gain_unless_named() -> None:
     open_measure = [Measure(name="score")]
     found = conclude(open_measure, learning(start=0.1), learned_on="score").findings["score"]

@@ -144,6 +144,7 @@ def sequential(
     learned_on: str | None,
     equal: Sequence[str] = (),
     most: int = LOOKS[-1],
+    stop: int | None = None,
 ) -> Verdict:
     """Look after 6, 12, 24, 48 pairs, and stop at the first look that decides or is void.
 
@@ -152,14 +153,18 @@ def sequential(
     Args:
         results: what the first n pairs came to.
         most: pairs to stop at, one of the looks.
+        stop: pairs to leave it at even if undecided, one of the looks; by default only the most.
     """
-    if most not in LOOKS:
-        raise ConfigError(f"Seeds are added at looks of {', '.join(map(str, LOOKS))}; got {most} as the most.")
-    for pairs in LOOKS[: LOOKS.index(most) + 1]:
+    last = most if stop is None else min(stop, most)
+    if missing := {most, last} - {*LOOKS}:
+        raise ConfigError(f"Seeds are added at looks of {', '.join(map(str, LOOKS))}; got {min(missing)} as the most.")
+    for pairs in LOOKS[: LOOKS.index(last) + 1]:
         seen = results(pairs)
         verdict = conclude(measures, seen, learned_on=learned_on, equal=equal)
         if verdict.outcome is not Outcome.INCONCLUSIVE:
             return verdict
+    if last < most:
+        return verdict
     coarse = tuple(v for m in core_measures(measures) if (v := _resolution(m, verdict.findings[m.name], seen)))
     return replace(verdict, outcome=Outcome.VOID, voids=coarse) if coarse else verdict
 

@@ -21,6 +21,7 @@ from etude.core.method import Method
 from etude.core.registry import ROOT, compositions, files, get_method
 from etude.evaluation.gates import Verdict, sequential
 from etude.evaluation.pairs import Pair, Results
+from etude.evaluation.verdicts import LOOKS
 from etude.runs.claim_runs import PUBLISHED, TUNED, Collect, Lines, collector
 from etude.runs.code import code_of, text_hash
 from etude.runs.jobs import Workers
@@ -186,15 +187,17 @@ def run_claim(
     began = time.monotonic()
     collect = collector(method, arm_of(name), plan, lines, commit, folder=folder, runs=runs, workers=workers)
     had, record = len(lines.read()), recorded(name)
-    for setting in settings_of(plan):
-        _collect(setting, plan, lines, commit, collect)
+    *others, decides = settings_of(plan)
+    used = used_by(_collect(decides, plan, lines, commit, collect))
+    for setting in others:
+        _collect(setting, plan, lines, commit, collect, stop=used)
     if record and len(lines.read()) == had and not _differs(record, plan, lines):
         return record
     return _write(folder, name, plan, lines, commit, time.monotonic() - began)
 
 
 def settings_of(plan: Plan) -> tuple[str, ...]:
-    """As published, and tuned where there is a sweep; the last one decides."""
+    """As published, and tuned where there is a sweep; the last one decides, and no other takes more pairs than it."""
     from etude.runs.beds import load_bed
 
     sweep = plan.claim.sweep
@@ -203,8 +206,8 @@ def settings_of(plan: Plan) -> tuple[str, ...]:
     return (PUBLISHED, TUNED) if sweep else (PUBLISHED,)
 
 
-def _collect(setting: str, plan: Plan, lines: Lines, commit: str, collect: Collect) -> None:
-    """Add pairs, look by look, until they decide."""
+def _collect(setting: str, plan: Plan, lines: Lines, commit: str, collect: Collect, stop: int | None = None) -> Verdict:
+    """Add pairs, look by look, until they decide or are so many."""
 
     def first(count: int) -> Results:
         have = {pair.seed for pair in lines.pairs(setting)}
@@ -213,13 +216,24 @@ def _collect(setting: str, plan: Plan, lines: Lines, commit: str, collect: Colle
             lines.add(commit, [{"setting": setting, "pair": p.to_json()} for p in collect(setting, wanted)])
         return Results.of(lines.pairs(setting)[:count])
 
-    judged(plan, first)
+    return judged(plan, first, _as_many(lines.pairs(setting), stop))
 
 
-def judged(plan: Plan, first: Callable[[int], Results]) -> Verdict:
+def judged(plan: Plan, first: Callable[[int], Results], stop: int | None = None) -> Verdict:
     """The verdict on a plan, from its first 6, 12, 24, 48 pairs."""
     claim = plan.claim
-    return sequential(first, measures_of(claim), learned_on=claim.learned_on, equal=claim.equal, most=claim.most_seeds)
+    measures, most = measures_of(claim), claim.most_seeds
+    return sequential(first, measures, learned_on=claim.learned_on, equal=claim.equal, most=most, stop=stop)
+
+
+def used_by(verdict: Verdict) -> int:
+    """Pairs that a verdict follows from."""
+    return max(finding.pairs for finding in verdict.findings.values())
+
+
+def _as_many(pairs: Sequence[Pair], used: int | None) -> int | None:
+    """Pairs for a setting that decides nothing: as many as the one that does took, or all that are there already."""
+    return None if used is None else max([used, *(look for look in LOOKS if look <= len(pairs))])
 
 
 def measures_of(claim: Claim) -> list[Measure]:
@@ -253,19 +267,24 @@ def _begin_anew(name: str, folder: Path) -> None:
 
 def derive(plan: Plan, lines: Lines) -> dict[str, Any]:
     """The verdict that follows from a plan and its runs. Raises ConfigError if pairs are missing."""
-    said: dict[str, Any] = {}
-    for setting in settings_of(plan):
-        pairs = lines.pairs(setting)
-        verdict = judged(plan, partial(_first, plan, pairs))
-        used = max(f.pairs for f in verdict.findings.values())
-        said[setting] = {**verdict.to_json(), "pairs": used, "means": _means(pairs[:used])}
-    last = list(said)[-1]
+    *others, last = settings_of(plan)
+    found = {last: _follows(plan, lines.pairs(last))}
+    for setting in others:
+        found[setting] = _follows(plan, lines.pairs(setting), stop=found[last]["pairs"])
+    said = {setting: found[setting] for setting in (*others, last)}
     tuned = lines.tuned()
     return {
         "method": plan.method, "statement": plan.claim.statement, "bed": plan.claim.bed,
         "baseline": plan.claim.baseline, "plan": plan.hash, "verdict": said[last]["verdict"], **said,
         **({"tuning": tuned} if tuned else {}),
     }  # fmt: skip
+
+
+def _follows(plan: Plan, pairs: Sequence[Pair], stop: int | None = None) -> dict[str, Any]:
+    """What is said of one setting."""
+    verdict = judged(plan, partial(_first, plan, pairs), _as_many(pairs, stop))
+    used = used_by(verdict)
+    return {**verdict.to_json(), "pairs": used, "means": _means(pairs[:used])}
 
 
 def _first(plan: Plan, pairs: Sequence[Pair], count: int) -> Results:
