@@ -272,6 +272,17 @@ def test_nothing_there_takes_all_pairs_and_is_void_where_the_spread_is_too_wide(
     assert record["published"]["void"][0]["gate"] == "resolution"
 
 
+def measured(seed: int, arm: float, baseline: float) -> Pair:
+    """A pair that comes to about these scores."""
+    return Pair(
+        seed=seed,
+        arm={"pass@1": arm + 0.02 * draw(seed, 0), "length": 9.0 + draw(seed, 2)},
+        baseline={"pass@1": baseline + 0.02 * draw(seed, 1), "length": 9.0},
+        start={"pass@1": 0.1},
+        budgets={"completions": (1.0, 1.0)},
+    )
+
+
 @pytest.mark.slow
 def test_an_own_experiment_is_tuned_by_what_must_be_learned(
     cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
@@ -291,16 +302,7 @@ def test_an_own_experiment_is_tuned_by_what_must_be_learned(
             "arm": 0.5 + 0.1 * (own.get("optimizer.lr") == 0.2),
             "baseline": 0.3 + 0.4 * (other.get("epochs") == 2),
         }
-        return [
-            Pair(
-                seed=seed,
-                arm={"pass@1": better["arm"] + 0.02 * draw(seed, 0), "length": 9.0 + draw(seed, 2)},
-                baseline={"pass@1": better["baseline"] + 0.02 * draw(seed, 1), "length": 9.0},
-                start={"pass@1": 0.1},
-                budgets={"completions": (1.0, 1.0)},
-            )
-            for seed in seeds
-        ]
+        return [measured(seed, better["arm"], better["baseline"]) for seed in seeds]
 
     monkeypatch.setattr("etude.experiments.experiment_of", lambda method: experiment)
     folder = planned(cli)
@@ -332,17 +334,7 @@ def test_as_published_takes_no_more_pairs_than_what_decides(
         seeds: Sequence[int], arm: dict[str, float] | None = None, baseline: dict[str, float] | None = None
     ) -> list[Pair]:
         gap = {seed: 0.2 if arm else 0.5 * (seed % 2) - 0.25 for seed in seeds}
-        ends = {seed: 0.3 + 0.02 * draw(seed, 1) for seed in seeds}
-        return [
-            Pair(
-                seed=seed,
-                arm={"pass@1": ends[seed] + gap[seed] + 0.02 * draw(seed, 0), "length": 9.0 + draw(seed, 2)},
-                baseline={"pass@1": ends[seed], "length": 9.0},
-                start={"pass@1": 0.1},
-                budgets={"completions": (1.0, 1.0)},
-            )
-            for seed in seeds
-        ]
+        return [measured(seed, 0.3 + gap[seed], 0.3) for seed in seeds]
 
     monkeypatch.setattr("etude.experiments.experiment_of", lambda method: experiment)
     folder = planned(cli)

@@ -197,7 +197,7 @@ def run_claim(
 
 
 def settings_of(plan: Plan) -> tuple[str, ...]:
-    """As published, and tuned where there is a sweep; the last one decides, and no other takes more pairs than it."""
+    """As published, and tuned where there is a sweep; the last one decides, and no other is given more pairs."""
     from etude.runs.beds import load_bed
 
     sweep = plan.claim.sweep
