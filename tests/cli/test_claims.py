@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -484,6 +485,27 @@ def test_a_second_plan_keeps_the_first_and_says_why(
             "verdict.json",
         ]
         assert 'reason = "The bar was too high."' in (folder / "plan.toml").read_text()
+        first = 1000 + 48 * number
+        assert asked[-1] == list(range(first, first + 6))
+
+
+def test_a_plan_on_the_same_bed_takes_seeds_that_no_plan_has_taken(tmp_path: Path) -> None:
+    def plan(bed: str, **other: Any) -> int:
+        claim = Claim(statement="A.", bed=bed, baseline="grpo", measures=(Measure(name="end"),), **other)
+        write_plan(tmp_path, "dapo", claim, reason="Another.")
+        (tmp_path / "runs.jsonl").touch()
+        return read_plan(tmp_path).first_seed
+
+    assert plan("enumerable/twin", most_seeds=12, runs=4) == 1000
+    assert plan("language/compose-easy") == 1000
+    assert plan("enumerable/twin") == 1048
+
+
+def test_a_plan_without_runs_has_taken_no_seeds(tmp_path: Path) -> None:
+    claim = Claim(statement="A.", bed="enumerable/twin", baseline="grpo", measures=(Measure(name="end"),))
+    write_plan(tmp_path, "dapo", claim)
+    write_plan(tmp_path, "dapo", claim)
+    assert read_plan(tmp_path).first_seed == 1000
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import json
 import subprocess
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +47,13 @@ class Plan:
 def write_plan(folder: Path, method: str, claim: Claim, reason: str = "") -> Path:
     """Write `plan.toml`, and put an earlier plan with all that came of it aside.
 
+    Seeds that an earlier plan took on the same bed were looked at: another plan begins behind them.
+
     Raises: ConfigError for a second plan without a reason, one that is like the first, a fourth bed, and a measure that
     the bed has too few samples for.
     """
     _refuse_too_few_samples(method, claim)
-    plan = Plan(method, claim, recipe_hash(claim), reason=reason)
+    plan = Plan(method, claim, recipe_hash(claim), first_unseen(folder, claim), reason)
     path = folder / PLAN
     if path.is_file() and (folder / RUNS).is_file():
         _put_aside(folder, plan)
@@ -62,7 +64,7 @@ def write_plan(folder: Path, method: str, claim: Claim, reason: str = "") -> Pat
 
 def _put_aside(folder: Path, plan: Plan) -> None:
     before = read_plan(folder)
-    if same(before, plan):
+    if same(before, replace(plan, first_seed=before.first_seed)):
         raise ConfigError(f"{folder / PLAN} says the same already: `etude claims run {plan.method}`.")
     if not plan.reason:
         raise ConfigError(
@@ -74,6 +76,13 @@ def _put_aside(folder: Path, plan: Plan) -> None:
             f"The claim of {plan.method} was planned {len(tried)} times, which is the most: what is void stays void."
         )
     put_aside(folder)
+
+
+def first_unseen(folder: Path, claim: Claim) -> int:
+    """The first seed behind those that plans with runs might have taken on the claim's bed."""
+    plans = [read_plan(home) for home in (*earlier(folder), folder) if (home / RUNS).is_file()]
+    taken = [p.first_seed + p.claim.most_seeds * p.claim.runs for p in plans if p.claim.bed == claim.bed]
+    return max([CONFIRMING, *taken])
 
 
 def earlier(folder: Path) -> list[Path]:
