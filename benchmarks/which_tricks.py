@@ -126,7 +126,7 @@ def monday(found: dict[str, dict[str, Columns]]) -> str:
         said.append(
             f"- **{name}**: sweeping GRPO's own rate and updates gave {_gap(swept.gap)} of the headroom. Of {len(own)} "
             f"methods as published, {len(ahead)} gave more{_named(ahead)}. After the same sweep {len(by['better'])} "
-            f"were better than GRPO{_named(by['better'])}, {len(by['level'])} level, {len(by['worse'])} worse, and "
+            f"were better than GRPO{_named(_bought(own, by['better']))}, {len(by['level'])} level, {len(by['worse'])} worse, and "
             f"{len(by['open'])} stayed open."
         )  # fmt: skip
     first = "Sweep the learning rate and the number of updates of the method that you have before you take another one."
@@ -135,6 +135,12 @@ def monday(found: dict[str, dict[str, Columns]]) -> str:
 
 def _named(names: Sequence[str]) -> str:
     return f" ({', '.join(names)})" if names else ""
+
+
+def _bought(arms: Mapping[str, Columns], names: Sequence[str]) -> list[str]:
+    """Names of arms, with the samples that they took where those were more than the baseline's."""
+    took = {name: row.completions for name in names if (row := arms[name].tuned)}
+    return [f"{name} with {ratio:.2g} times the samples" if ratio > 1.05 else name for name, ratio in took.items()]
 
 
 def _gap(gap: Interval) -> str:

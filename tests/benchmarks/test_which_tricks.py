@@ -1,0 +1,34 @@
+"""Which tricks help: what the page says first."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from which_tricks import SWEPT, Columns, monday  # noqa: E402
+
+from etude.evaluation.intervals import Interval  # noqa: E402
+from etude.runs.contest import Row  # noqa: E402
+
+
+def row(arm: str, gap: float, verdict: str, completions: float = 1.0) -> Row:
+    interval = Interval(gap, gap - 0.1, gap + 0.1, 0.95, "paired t")
+    return Row(
+        arm=arm, setting="tuned", pairs=6, area=0.5, end=0.5, gap=interval, q=0.01, verdict=verdict, ceiling=1.0,
+        rate=1.0, completions=completions, tuned={},
+    )  # fmt: skip
+
+
+def test_whoever_was_better_with_more_samples_is_said_so() -> None:
+    arms = {
+        SWEPT: Columns(row(SWEPT, 0.4, "better"), None),
+        "dapo": Columns(row("dapo", 0.1, "level", 1.9), row("dapo", 0.3, "better", 1.87)),
+        "dr-grpo": Columns(row("dr-grpo", 0.6, "better"), row("dr-grpo", 0.2, "better", 1.04)),
+        "capo": Columns(row("capo", 0.5, "better", 2.0), row("capo", -0.2, "worse", 2.0)),
+    }
+    said = monday({"language/some": arms})
+    assert "Of 3 methods as published, 2 gave more (dr-grpo, capo)." in said
+    assert "2 were better than GRPO (dapo with 1.9 times the samples, dr-grpo), 0 level, 1 worse" in said
