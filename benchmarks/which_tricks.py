@@ -126,8 +126,8 @@ def monday(found: dict[str, dict[str, Columns]]) -> str:
         said.append(
             f"- **{name}**: sweeping GRPO's own rate and updates gave {_gap(swept.gap)} of the headroom. Of {len(own)} "
             f"methods as published, {len(ahead)} gave more{_named(ahead)}. After the same sweep {len(by['better'])} "
-            f"were better than GRPO{_named(_bought(own, by['better']))}, {len(by['level'])} level, {len(by['worse'])} worse, and "
-            f"{len(by['open'])} stayed open."
+            f"were better than GRPO{_named(_bought(own, by['better']))}, {len(by['level'])} level, "
+            f"{len(by['worse'])} worse, and {len(by['open'])} stayed open."
         )  # fmt: skip
     first = "Sweep the learning rate and the number of updates of the method that you have before you take another one."
     return "\n".join([f"**On Monday.** {first}", "", *said]) if said else ""
