@@ -6,7 +6,8 @@
     python benchmarks/which_tricks.py --costs              # what a step of each costs; wants an idle machine
 
 Each method is compared as published, and after the same sweep of learning rate and updates per batch as GRPO; beside
-them stand what anybody can do without a paper: GRPO with a swept rate, and with more updates of each batch.
+them stand what anybody can do without a paper: GRPO with a swept rate, with more updates of each batch, and with twice
+the problems in a step, since methods that throw groups away sample others in their place.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from etude.core.edit import set_values
 from etude.core.fit import objections
 from etude.core.kinds import TokenMethod
 from etude.core.registry import family, files, get_method
+from etude.core.task import LanguageTask
 from etude.evaluation.intervals import Interval
 from etude.evaluation.plots import interval_bars
 from etude.loops.language import LanguageLoop
@@ -39,6 +41,7 @@ COSTS = ROOT / "studies" / "costs.json"
 BEDS = ("enumerable/twin", "language/compose-easy", "language/compose-medium", "language/compose-hard")
 VERDICTS = ("better", "level", "worse", "open")
 BASELINE, SWEPT = "grpo", "grpo, rate and updates swept"
+TWICE = "grpo, twice the problems, both swept"
 
 TEXT = """# Which tricks beat a re-tuned learning rate?
 
@@ -80,11 +83,15 @@ def rivals(bed: Bed) -> list[Arm]:
     """What can be done to the baseline without a paper."""
     more = [Arm(label=f"{BASELINE}, {n} updates", method=BASELINE, changes={"minibatches": n}) for n in (2, 4, 8)]
     rate = {"optimizer.lr": bed.sweep["optimizer.lr"]}
-    return [
+    arms = [
         *more,
         Arm(label=f"{BASELINE}, rate swept", method=BASELINE, sweeps={PUBLISHED: rate}),
         Arm(label=SWEPT, method=BASELINE, sweeps={PUBLISHED: bed.sweep}),
     ]
+    if isinstance(bed.goal, LanguageTask):  # of tables every method sees all problems
+        one = int(str(bed.set.get("problems", get_method(BASELINE, bed.goal.world).problems)))
+        arms.append(Arm(label=TWICE, method=BASELINE, changes={"problems": 2 * one}, sweeps={PUBLISHED: bed.sweep}))
+    return arms
 
 
 # The page
@@ -117,14 +124,15 @@ def monday(found: dict[str, dict[str, Columns]]) -> str:
     """What a reader should do first, said from the runs."""
     said = []
     for name, arms in found.items():
-        swept = arms[SWEPT].published if SWEPT in arms else None
+        swept, twice = (arms[arm].published if arm in arms else None for arm in (SWEPT, TWICE))
         own = {arm: c for arm, c in arms.items() if c.tuned}
         if swept is None or not own:
             continue
         ahead = [a for a, c in own.items() if c.published and c.published.gap.value > swept.gap.value]
         by = {v: [a for a, c in own.items() if c.tuned and c.tuned.verdict == v] for v in VERDICTS}
         said.append(
-            f"- **{name}**: sweeping GRPO's own rate and updates gave {_gap(swept.gap)} of the headroom. Of {len(own)} "
+            f"- **{name}**: sweeping GRPO's own rate and updates gave {_gap(swept.gap)} of the headroom"
+            f"{f', with twice the problems in a step {_gap(twice.gap)}' if twice else ''}. Of {len(own)} "
             f"methods as published, {len(ahead)} gave more{_named(ahead)}. After the same sweep {len(by['better'])} "
             f"were better than GRPO{_named(_bought(own, by['better']))}, {len(by['level'])} level, "
             f"{len(by['worse'])} worse, and {len(by['open'])} stayed open."

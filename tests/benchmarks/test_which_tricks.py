@@ -8,9 +8,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from which_tricks import SWEPT, Columns, monday  # noqa: E402
+from which_tricks import SWEPT, TWICE, Columns, monday, rivals  # noqa: E402
 
+from etude.core.registry import get_method  # noqa: E402
 from etude.evaluation.intervals import Interval  # noqa: E402
+from etude.runs.beds import load_bed  # noqa: E402
 from etude.runs.contest import Row  # noqa: E402
 
 
@@ -30,5 +32,25 @@ def test_whoever_was_better_with_more_samples_is_said_so() -> None:
         "capo": Columns(row("capo", 0.5, "better", 2.0), row("capo", -0.2, "worse", 2.0)),
     }
     said = monday({"language/some": arms})
+    assert "gave +0.40 (+0.30 to +0.50) of the headroom. Of" in said
     assert "Of 3 methods as published, 2 gave more (dr-grpo, capo)." in said
     assert "2 were better than GRPO (dapo with 1.9 times the samples, dr-grpo), 0 level, 1 worse" in said
+
+
+def test_what_twice_the_samples_give_is_said_beside_it() -> None:
+    arms = {
+        SWEPT: Columns(row(SWEPT, 0.4, "better"), None),
+        TWICE: Columns(row(TWICE, 0.6, "better", 2.0), None),
+        "dapo": Columns(row("dapo", 0.1, "level", 1.9), row("dapo", 0.3, "better", 1.87)),
+    }
+    said = monday({"language/some": arms})
+    assert "of the headroom, with twice the problems in a step +0.60 (+0.50 to +0.70). Of 1 methods" in said
+
+
+def test_the_baseline_may_have_twice_the_problems_where_they_are_sampled() -> None:
+    def problems(bed: str) -> list[object]:
+        return [arm.changes.get("problems") for arm in rivals(load_bed(bed)) if arm.label == TWICE]
+
+    assert problems("language/compose-easy") == [2 * 16]  # its recipe says 16
+    assert problems("language/compose-hard") == [2 * get_method("grpo", "language").problems]
+    assert problems("enumerable/twin") == []
