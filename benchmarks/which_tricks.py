@@ -58,8 +58,9 @@ that the whole interval is smaller than what matters (a tenth of what GRPO gains
 of learning rate and updates per batch on other seeds. *Ceiling* and *rate* are of a curve that saturates, fitted to
 the arm's mean: where it is going, and how fast (1: after the budget 1 - 1/e of the way is gone). A dagger marks what is
 at the edge of its sweep: the next value may be better. `time` is processor time of a step over GRPO's, where it was
-measured; `samples` are the completions used, over GRPO's. A method that was made for long runs, long answers or large k
-cannot show here what it is for; [the claims](claims.md) ask each for its own.
+measured; `samples` are the completions used, over GRPO's: methods that throw groups away draw others in their place,
+and *grpo, twice the problems* is what more samples give without a method. A method that was made for long runs, long
+answers or large k cannot show here what it is for; [the claims](claims.md) ask each for its own.
 
 {beds}
 
