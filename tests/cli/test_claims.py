@@ -601,3 +601,9 @@ def test_every_verdict_follows_from_its_runs(name: str) -> None:
     record = claims.recorded(name) or {}
     again = json.loads(json.dumps(claims.derive(plan, claim_runs.Lines(folder / plans.RUNS, plan))))
     assert [k for k in again if not claims.same(record[k], again[k])] == []
+
+
+def test_a_word_of_a_verdict_is_whole_on_a_narrow_screen(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = cli("claims", "show", "qr-dqn").out
+    assert "inconclusive" in said and "…" not in said

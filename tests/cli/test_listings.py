@@ -16,6 +16,8 @@ from etude.core.kind_names import all_slots
 from etude.core.kinds import ReplayMethod
 from etude.core.recipe import Recipe
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 @pytest.mark.slow
 def test_methods_json(cli: Cli) -> None:
@@ -159,3 +161,17 @@ def test_a_reader_that_has_seen_enough_ends_it_without_a_traceback() -> None:
         assert said.stdout and said.stderr
         said.stdout.close()
         assert said.stderr.read() == b"" and said.wait() == 141
+
+
+def test_beds_are_listed_with_their_figures_whole_on_a_narrow_screen(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = cli("beds").out
+    assert "…" not in said and max(map(len, said.splitlines())) <= 80
+    card = json.loads((ROOT / "beds/enumerable/twin.json").read_text())
+    start, base = card["start"]["pass@1"], card["baseline"]
+    first = said.partition("enumerable/twin\n")[2].splitlines()[0].strip()
+    assert first == (
+        f"pass@1 of grpo: {start:.4g} to {base['end']:.4g}, area {base['area']:.4g}; "
+        f"12 pairs resolve {card['resolves']['area']['12']:.4g}"
+    )
+    assert "return of sac: not measured" in said

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cyclopts import App
 
 if TYPE_CHECKING:
+    from etude.runs.beds import Bed
     from etude.runs.contest import Row
 
 beds = App(name="beds", help="What methods are compared on; `beds show NAME` prints one, `beds make NAME` measures it.")
@@ -18,26 +19,27 @@ beds = App(name="beds", help="What methods are compared on; `beds show NAME` pri
 def list_beds() -> None:
     """Every bed with what its card says: where the baseline starts and ends, and what 12 pairs of runs tell apart."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.padding import Padding
 
     from etude.runs.beds import beds as known
     from etude.runs.beds import load_bed
     from etude.runs.cards import read_card
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("bed", "baseline", "start", "end", "area", "12 pairs resolve", "about"):
-        table.add_column(name, no_wrap=name != "about", justify="left" if name in ("bed", "about") else "right")
+    console = Console(highlight=False)
     for name in known():
-        bed, card = load_bed(name), read_card(name)
-        table.add_row(name, bed.baseline, *_figures(bed.metric, card), bed.about)
-    Console().print(table)
+        bed = load_bed(name)
+        console.print(name, style="bold", markup=False)
+        for line in (_figures(bed, read_card(name)), bed.about):
+            console.print(Padding(line, (0, 0, 0, 4)), markup=False)
 
 
-def _figures(metric: str, card: dict[str, Any] | None) -> tuple[str, str, str, str]:
+def _figures(bed: Bed, card: dict[str, Any] | None) -> str:
+    """Where the baseline starts and ends on a bed, and what 12 pairs tell apart."""
     if card is None:
-        return ("not measured", "", "", "")
-    found = (card["start"][metric], card["baseline"]["end"], card["baseline"]["area"], card["resolves"]["area"]["12"])
-    return tuple(f"{x:.4g}" for x in found)  # type: ignore[return-value]  # four of them
+        return f"{bed.metric} of {bed.baseline}: not measured"
+    start, base, resolved = card["start"][bed.metric], card["baseline"], card["resolves"]["area"]["12"]
+    ends = f"{bed.metric} of {bed.baseline}: {start:.4g} to {base['end']:.4g}"
+    return f"{ends}, area {base['area']:.4g}; 12 pairs resolve {resolved:.4g}"
 
 
 @beds.command
