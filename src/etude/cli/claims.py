@@ -103,7 +103,7 @@ def _evidence(console: Console, title: str, part: dict[str, Any]) -> None:
     names = ("measure", "method", "baseline", "difference", "interval", "matters", "pairs", "verdict")
     table = Table(title=f"{title}:", title_justify="left", title_style="", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in names:
-        table.add_column(name, no_wrap=name == "verdict", overflow="fold")
+        table.add_column(name, no_wrap=name not in ("measure", "interval"), overflow="fold")
     for name, found in part["measures"].items():
         means = (part["means"].get(side, {}).get(name) for side in ("arm", "baseline"))
         gap = found["difference"]
