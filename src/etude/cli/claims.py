@@ -100,10 +100,12 @@ def _evidence(console: Console, title: str, part: dict[str, Any]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    names = ("measure", "method", "baseline", "difference", "interval", "matters", "pairs", "verdict")
+    names = ("method", "baseline", "difference", "interval", "matters", "pairs", "verdict")
     table = Table(title=f"{title}:", title_justify="left", title_style="", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    longest = max(len(word) for name in part["measures"] for word in name.split())
+    table.add_column("measure", min_width=longest)
     for name in names:
-        table.add_column(name, no_wrap=name not in ("measure", "interval"), overflow="fold")
+        table.add_column(name, no_wrap=name != "interval")
     for name, found in part["measures"].items():
         means = (part["means"].get(side, {}).get(name) for side in ("arm", "baseline"))
         gap = found["difference"]
