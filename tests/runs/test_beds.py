@@ -11,12 +11,13 @@ import pytest
 
 from etude.core.claims import Claim, Measure
 from etude.core.errors import ConfigError, UnknownNameError
+from etude.evaluation.gates import Gate
 from etude.evaluation.pairs import Pair
 from etude.evaluation.verdicts import LOOKS
 from etude.runs import beds as module
 from etude.runs import tuning
 from etude.runs.beds import CONFIRMING, Scores, beds, load_bed, runs_of, start_of
-from etude.runs.cards import card_path, make_card, read_card
+from etude.runs.cards import card_path, doubts, make_card, read_card
 from etude.runs.code import code_in
 from etude.runs.contest import both
 from etude.runs.jobs import run_jobs
@@ -182,6 +183,23 @@ def test_a_card_says_what_was_measured_and_is_not_measured_twice(recipe: str, tm
     again = make_card(bed, root=tmp_path / "runs", workers=1)
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("metrics.jsonl")} == trained
     assert {k: v for k, v in again.items() if k != "measured"} == {k: v for k, v in card.items() if k != "measured"}
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "area", "gates"),
+    [
+        (0.345, 0.355, 0.346, [Gate.LEARNED]),  # gains 0.01 where 0.02 is the least
+        (0.345, 0.325, 0.330, [Gate.LEARNED]),
+        (0.35, 0.93, 0.82, []),
+        (0.35, 0.95, 0.89, [Gate.ROOM]),  # a tenth of 0.6 matters: twice that is 0.12, and 0.11 is left
+        (0.0, 0.04, 0.018, [Gate.ROOM]),
+    ],
+)
+def test_a_card_says_where_a_claim_would_be_void(
+    recipe: str, start: float, end: float, area: float, gates: list[Gate]
+) -> None:
+    card = {"start": {"pass@1": start}, "baseline": {"end": end, "area": area}}
+    assert [void.gate for void in doubts(load_bed(recipe), card)] == gates
 
 
 @pytest.mark.slow

@@ -23,13 +23,15 @@ def list_beds() -> None:
 
     from etude.runs.beds import beds as known
     from etude.runs.beds import load_bed
-    from etude.runs.cards import read_card
+    from etude.runs.cards import doubts, read_card
 
     console = Console(highlight=False)
     for name in known():
         bed = load_bed(name)
         console.print(name, style="bold", markup=False)
-        for line in (_figures(bed, read_card(name)), bed.about):
+        card = read_card(name)
+        voids = [f"Void where a claim does not say what matters: {void.gate}." for void in (doubts(bed, card) if card else [])]
+        for line in (_figures(bed, card), *voids, bed.about):
             console.print(Padding(line, (0, 0, 0, 4)), markup=False)
 
 
@@ -79,7 +81,7 @@ def make(name: str, *, runs: Path = Path("runs/beds"), workers: int | None = Non
     import json
 
     from etude.runs.beds import load_bed
-    from etude.runs.cards import card_path, make_card
+    from etude.runs.cards import card_path, doubts, make_card
     from etude.runs.tuning import at_the_edge
 
     bed = load_bed(name)
@@ -96,6 +98,8 @@ def make(name: str, *, runs: Path = Path("runs/beds"), workers: int | None = Non
         print(f"  the best {edge} is the last of its sweep to one side: a better one may lie beyond, so widen [sweep]")
     area, end = (card["resolves"][what]["12"] for what in ("area", "end"))
     print(f"  12 pairs resolve {area:.4g} of the area, {end:.4g} of the end.")
+    for void in doubts(bed, card):
+        print(f"  void where a claim does not say what matters, since {void.gate}:\n    {void.sentence}")
     print(f"  {path}")
 
 

@@ -115,11 +115,29 @@ def conclude(
     return Verdict(outcome, findings, tuple(voids), rests)
 
 
+def standing(measure: Measure, baseline: Results, learned_on: str) -> list[Void]:
+    """What is void whatever the method: a baseline that gains too little, or that is at a floor or ceiling.
+
+    Args:
+        measure: what a claim would be about.
+        baseline: what the baseline came to, and its start; of the other arm nothing is read.
+        learned_on: the measure on which the baseline must have learned.
+    """
+    gain = _gain([measure], baseline, learned_on)
+    smallest = _smallest(measure, gain)
+    return [*_learned(learned_on, gain, smallest, baseline), *_room(measure, smallest, baseline)]
+
+
 def _judge(measure: Measure, results: Results, gain: float | None) -> Finding:
     """What the pairs say about one measure."""
-    smallest = measure.smallest or max(LEAST * _span(measure), abs(gain or 0.0) / 10)
+    smallest = _smallest(measure, gain)
     against = _of(results.baseline, measure.name) if measure.against is None else measure.against
     return judge(_of(results.arm, measure.name), against, smallest, measure.direction, measure.margin)
+
+
+def _smallest(measure: Measure, gain: float | None) -> float:
+    """The smallest difference that matters: the measure's own, or by what the baseline gained."""
+    return measure.smallest or max(LEAST * _span(measure), abs(gain or 0.0) / 10)
 
 
 def _span(measure: Measure) -> float:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,9 @@ from etude.evaluation.verdicts import ALPHA, LOOKS
 from etude.runs.beds import CONFIRMING, RUNS, Bed, Scores, beds, beside, runs_of, scores_of, start_of, state
 from etude.runs.jobs import run_jobs
 from etude.runs.tuning import combinations, sweep_jobs, swept
+
+if TYPE_CHECKING:
+    from etude.evaluation.gates import Void
 
 SEEDS = 12
 """Seeds of the baseline."""
@@ -66,6 +70,17 @@ def make_card(bed: Bed, *, root: Path = RUNS, workers: int | None = None) -> dic
         "measured": {"seconds": round(time.monotonic() - began, 1), "commit": here["commit"], "state": state(),
                      "processor": here["processor"], "kernels": here["kernels"], "seeds": SEEDS},
     }  # fmt: skip
+
+
+def doubts(bed: Bed, card: Mapping[str, Any]) -> list[Void]:
+    """What would make a claim about areas that does not say what matters void on a measured bed, whatever its method."""
+    from etude.core.claims import Measure
+    from etude.evaluation.gates import standing
+    from etude.evaluation.pairs import Results
+
+    start, found = card["start"][bed.metric], card["baseline"]
+    baseline = Results({}, {what: [found[what]] for what in ("end", "area")}, {"end": [start]})
+    return standing(Measure(name="area", bounds=bed.bounds), baseline, "end")
 
 
 def _start(bed: Bed, found: Scores, root: Path) -> dict[str, Any]:
