@@ -30,8 +30,9 @@ def list_beds() -> None:
         bed = load_bed(name)
         console.print(name, style="bold", markup=False)
         card = read_card(name)
-        voids = [f"Void where a claim does not say what matters: {void.gate}." for void in (doubts(bed, card) if card else [])]
-        for line in (_figures(bed, card), *voids, bed.about):
+        voids = doubts(bed, card) if card else []
+        said = [f"Void where a claim does not say what matters: {void.gate}." for void in voids]
+        for line in (_figures(bed, card), *said, bed.about):
             console.print(Padding(line, (0, 0, 0, 4)), markup=False)
 
 

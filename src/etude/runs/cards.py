@@ -73,7 +73,7 @@ def make_card(bed: Bed, *, root: Path = RUNS, workers: int | None = None) -> dic
 
 
 def doubts(bed: Bed, card: Mapping[str, Any]) -> list[Void]:
-    """What would make a claim about areas that does not say what matters void on a measured bed, whatever its method."""
+    """What makes a claim about areas void on a measured bed, whatever its method, unless it says what matters."""
     from etude.core.claims import Measure
     from etude.evaluation.gates import standing
     from etude.evaluation.pairs import Results
