@@ -37,3 +37,10 @@ def test_links_lead_somewhere(page: Path) -> None:
     links = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
     missing = [link for link in links if not (page.parent / link).exists()]
     assert not missing, f"{page.relative_to(ROOT)} links to what is not there: {', '.join(missing)}"
+
+
+@pytest.mark.parametrize(("index", "but"), [(DOCS / "README.md", set()), (ROOT / "README.md", {DOCS / "README.md"})])
+def test_a_page_is_found_from_the_lists_of_pages(index: Path, but: set[Path]) -> None:
+    linked = {(index.parent / link).resolve() for link in LINK.findall(index.read_text(encoding="utf-8"))}
+    lost = {*DOCS.glob("*.md")} - {index} - but - linked
+    assert not lost, f"{index.relative_to(ROOT)} does not name {', '.join(sorted(page.name for page in lost))}."
