@@ -32,7 +32,7 @@ from etude.loops.language import LanguageLoop
 from etude.policies.language import LanguagePolicy
 from etude.runs.beds import Bed, load_bed
 from etude.runs.claim_runs import PUBLISHED, TUNED
-from etude.runs.contest import Arm, Row, both, compete, failures, kept_in, settings_of, table
+from etude.runs.contest import Arm, Row, Sweep, both, compete, failures, kept_in, settings_of, table
 from etude.runtime.jsonl import JsonLines
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,7 +91,8 @@ def rivals(bed: Bed) -> list[Arm]:
     ]
     if isinstance(bed.goal, LanguageTask):  # of tables every method sees all problems
         one = int(str(bed.set.get("problems", get_method(BASELINE, bed.goal.world).problems)))
-        arms.append(Arm(label=TWICE, method=BASELINE, changes={"problems": 2 * one}, sweeps={PUBLISHED: bed.sweep}))
+        sweeps: dict[str, Sweep] = dict.fromkeys((PUBLISHED, TUNED), bed.sweep)
+        arms.append(Arm(label=TWICE, method=BASELINE, changes={"problems": 2 * one}, sweeps=sweeps))
     return arms
 
 
@@ -125,18 +126,19 @@ def monday(found: dict[str, dict[str, Columns]]) -> str:
     """What a reader should do first, said from the runs."""
     said = []
     for name, arms in found.items():
-        swept, twice = (arms[arm].published if arm in arms else None for arm in (SWEPT, TWICE))
-        own = {arm: c for arm, c in arms.items() if c.tuned}
+        swept = arms[SWEPT].published if SWEPT in arms else None
+        twice = arms[TWICE].tuned if TWICE in arms else None
+        own = {arm: c for arm, c in arms.items() if c.tuned and arm != TWICE}
         if swept is None or not own:
             continue
         ahead = [a for a, c in own.items() if c.published and c.published.gap.value > swept.gap.value]
         by = {v: [a for a, c in own.items() if c.tuned and c.tuned.verdict == v] for v in VERDICTS}
         said.append(
-            f"- **{name}**: sweeping GRPO's own rate and updates gave {_gap(swept.gap)} of the headroom"
-            f"{f', with twice the problems in a step {_gap(twice.gap)}' if twice else ''}. Of {len(own)} "
+            f"- **{name}**: sweeping GRPO's own rate and updates gave {_gap(swept.gap)} of the headroom. Of {len(own)} "
             f"methods as published, {len(ahead)} gave more{_named(ahead)}. After the same sweep {len(by['better'])} "
             f"were better than GRPO{_named(_bought(own, by['better']))}, {len(by['level'])} level, "
             f"{len(by['worse'])} worse, and {len(by['open'])} stayed open."
+            f"{f' GRPO itself, with twice the problems in a step: {_gap(twice.gap)}.' if twice else ''}"
         )  # fmt: skip
     first = "Sweep the learning rate and the number of updates of the method that you have before you take another one."
     return "\n".join([f"**On Monday.** {first}", "", *said]) if said else ""

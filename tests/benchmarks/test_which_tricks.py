@@ -40,11 +40,12 @@ def test_whoever_was_better_with_more_samples_is_said_so() -> None:
 def test_what_twice_the_samples_give_is_said_beside_it() -> None:
     arms = {
         SWEPT: Columns(row(SWEPT, 0.4, "better"), None),
-        TWICE: Columns(row(TWICE, 0.6, "better", 2.0), None),
+        TWICE: Columns(row(TWICE, 0.6, "better", 2.0), row(TWICE, 0.2, "better", 2.0)),
         "dapo": Columns(row("dapo", 0.1, "level", 1.9), row("dapo", 0.3, "better", 1.87)),
     }
     said = monday({"language/some": arms})
-    assert "of the headroom, with twice the problems in a step +0.60 (+0.50 to +0.70). Of 1 methods" in said
+    assert "Of 1 methods as published, 0 gave more. After the same sweep 1 were better than GRPO (dapo" in said
+    assert said.endswith("0 stayed open. GRPO itself, with twice the problems in a step: +0.20 (+0.10 to +0.30).")
 
 
 def test_the_baseline_may_have_twice_the_problems_where_they_are_sampled() -> None:
