@@ -138,10 +138,23 @@ def monday(found: dict[str, dict[str, Columns]]) -> str:
             f"methods as published, {len(ahead)} gave more{_named(ahead)}. After the same sweep {len(by['better'])} "
             f"were better than GRPO{_named(_bought(own, by['better']))}, {len(by['level'])} level, "
             f"{len(by['worse'])} worse, and {len(by['open'])} stayed open."
-            f"{f' GRPO itself, with twice the problems in a step: {_gap(twice.gap)}.' if twice else ''}"
+            f"{_beside(twice, [row for a in by['better'] if (row := own[a].tuned)])}"
         )  # fmt: skip
-    first = "Sweep the learning rate and the number of updates of the method that you have before you take another one."
+    first = (
+        "Sweep the learning rate and the number of updates of the method that you have before you take another one. "
+        "Then count samples: what throws groups away and draws others is to be held against your own method with more "
+        "problems in a step."
+    )
     return "\n".join([f"**On Monday.** {first}", "", *said]) if said else ""
+
+
+def _beside(twice: Row | None, better: Sequence[Row]) -> str:
+    """What twice the problems gave the swept baseline, and whether what was better gave more."""
+    if twice is None:
+        return ""
+    above = [row.arm for row in better if row.gap.value > twice.gap.high]
+    than = f"{', '.join(above)} above that" if above else "nothing that was better is above that"
+    return f" GRPO itself, with twice the problems in a step: {_gap(twice.gap)}, and {than}."
 
 
 def _named(names: Sequence[str]) -> str:
