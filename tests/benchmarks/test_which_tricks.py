@@ -46,7 +46,8 @@ def test_what_twice_the_samples_give_is_said_beside_it() -> None:
     said = monday({"language/some": arms})
     assert "Of 1 methods as published, 0 gave more. After the same sweep 1 were better than GRPO (dapo" in said
     assert said.endswith(
-        "0 stayed open. GRPO itself, with twice the problems in a step: +0.20 (+0.10 to +0.30), and nothing that was better is above that."
+        "0 stayed open. GRPO itself, with twice the problems in a step: +0.20 (+0.10 to +0.30), "
+        "and nothing that was better is above that."
     )
     arms["rft"] = Columns(None, row("rft", 0.31, "better", 1.87))
     assert monday({"language/some": arms}).endswith("+0.20 (+0.10 to +0.30), and rft above that.")
