@@ -191,7 +191,7 @@ def _drawn(bed: Bed, setting: str, arms: dict[str, Columns]) -> str:
     bars = {arm: row.gap for arm, c in arms.items() if (row := getattr(c, setting))}
     bars = dict(sorted(bars.items(), key=lambda item: -item[1].value))
     title = "as published" if setting == PUBLISHED else "after the same sweep"
-    interval_bars(bars, picture, x_label=f"difference to {BASELINE}, in units of headroom", title=title)
+    interval_bars(bars, picture, x_label=f"difference to {BASELINE}, in units of headroom", title=title, reference=0.0)
     return f"![{bed.name}, {title}](images/{picture.name})\n\n"
 
 

@@ -101,3 +101,14 @@ def test_the_room_is_light_to_import() -> None:
     code = f"import sys; {imports}; print({heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_line_of_no_difference_is_in_the_picture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen = []
+    monkeypatch.setattr(plots, "_save", lambda figure, path: seen.append(figure) or path)
+    bars = {"a": Interval(0.5, 0.4, 0.7), "b": Interval(0.3, 0.2, 0.4)}
+    plots.interval_bars(bars, tmp_path)
+    plots.interval_bars(bars, tmp_path, reference=0.0)
+    without, drawn = (figure.axes[0] for figure in seen)
+    assert without.get_xlim()[0] > 0.1
+    assert drawn.get_xlim()[0] <= 0 and 0.0 in [line.get_xdata()[0] for line in drawn.lines]

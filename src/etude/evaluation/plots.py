@@ -81,9 +81,18 @@ def pass_at_k_curve(
 
 
 def interval_bars(
-    intervals: Mapping[str, Interval], path_png: Path, *, x_label: str = "interquartile mean", title: str = ""
+    intervals: Mapping[str, Interval],
+    path_png: Path,
+    *,
+    x_label: str = "interquartile mean",
+    title: str = "",
+    reference: float | None = None,
 ) -> Path:
-    """One horizontal bar per interval with a mark at the estimate, the first on top."""
+    """One horizontal bar per interval with a mark at the estimate, the first on top.
+
+    Args:
+        reference: where a line is drawn across, as at no difference; it is always in the picture.
+    """
     figure, (ax,) = _figure(max(0.5 * len(intervals) + 1.3, 2.0), [title])
     ax.use_sticky_edges = False  # else the longest bar ends on the frame
     for i, interval in enumerate(intervals.values()):
@@ -91,6 +100,8 @@ def interval_bars(
             i, interval.high - interval.low, left=interval.low, height=0.5, color=_colour(i), alpha=0.35, linewidth=0
         )
         ax.plot([interval.value] * 2, [i - 0.25, i + 0.25], color=_colour(i), linewidth=2.2)
+    if reference is not None:
+        ax.axvline(reference, color=SOFT, linewidth=1.2, linestyle=(0, (4, 3)))
     ax.set_yticks(range(len(intervals)), list(intervals), color=INK)
     ax.set_ylim(len(intervals) - 0.5, -0.5)
     ax.grid(axis="x", color=LINE, linewidth=0.8)
