@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from method_costs import timed
 
 from etude.core.edit import set_values
+from etude.core.errors import EtudeError
 from etude.core.fit import objections
 from etude.core.kinds import TokenMethod
 from etude.core.registry import family, files, get_method
@@ -73,6 +74,11 @@ def methods() -> list[str]:
     found = [n for n in files("methods") if family("methods", n) == "rlvr"] + ["reinforce"]
     made = {n: m for n in found if isinstance(m := get_method(n), TokenMethod)}  # recipes are chains of runs
     return [n for n, m in made.items() if m.row != "theory" and m.experience and m.experience.samples]
+
+
+def compared() -> list[str]:
+    """Methods that have runs on one of the beds."""
+    return sorted({arm for name in BEDS for arm in columns(load_bed(name)) if arm in files("methods")})
 
 
 def misfit(bed: Bed, name: str) -> str | None:
@@ -248,7 +254,12 @@ def measure_costs(names: Sequence[str]) -> None:
     from etude.runtime.environment import record
 
     bed, here = load_bed("language/compose-easy"), record(0)
-    ratios = {name: cost(name, bed) for name in names}
+    ratios = {}
+    for name in names:
+        try:
+            ratios[name] = cost(name, bed)
+        except EtudeError as error:  # it is for another task, or for more than one run
+            print(f"{name} was left out: {error}")
     COSTS.parent.mkdir(exist_ok=True)
     COSTS.write_text(json.dumps({"bed": bed.name, "processor": here["processor"], "ratios": ratios}, indent=1) + "\n")
 
@@ -262,9 +273,9 @@ def main() -> None:
     asked.add_argument("--page", action="store_true", help="only write the page")
     asked.add_argument("--costs", action="store_true", help="only measure what a step costs")
     options = asked.parse_args()
-    names = options.methods or methods()
     if options.costs:
-        return measure_costs(names)
+        return measure_costs(options.methods or compared())
+    names = options.methods or methods()
     for bed in () if options.page else map(load_bed, options.beds):
         arms = [*rivals(bed), *(both(bed, name) for name in names if not misfit(bed, name))]
         compete(bed, arms, ROOT / kept_in(bed), seeds=options.seeds, root=ROOT / "runs/beds", workers=options.workers)
