@@ -184,7 +184,10 @@ def section(bed: Bed, arms: dict[str, Columns], costs: dict[str, float]) -> str:
     ]
     head = ["arm", "as published", "", "after tuning", "", "tuned to", "ceiling", "rate", "time", "samples", "runs"]
     rows = [head, ["---"] * len(head), *(_cells(bed, arm, c, costs) for arm, c in arms.items())]
-    out = [f"\n{arm} was left out: {why}\n" for arm, why in failures(list(JsonLines.read(ROOT / kept_in(bed)))).items()]
+    failed = failures(list(JsonLines.read(ROOT / kept_in(bed))))
+    out = [f"\n{arm} was left out: {why}\n" for arm, why in failed.items()]
+    if later := [name for name in methods() if name not in {BASELINE, *arms, *failed} and not misfit(bed, name)]:
+        out.append(f"\nNot run here yet: {', '.join(later)}.\n")
     if other := [name for name in methods() if misfit(bed, name)]:
         out.append(f"\nNot for a task of {bed.goal.world}: {', '.join(other)}.\n")
     text = "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
