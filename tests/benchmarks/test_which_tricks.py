@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from which_tricks import SWEPT, TWICE, Columns, monday, rivals  # noqa: E402
+import which_tricks  # noqa: E402
+from which_tricks import SWEPT, TWICE, Columns, columns, monday, rivals, section  # noqa: E402
 
+from etude.core.errors import ConfigError  # noqa: E402
 from etude.core.registry import get_method  # noqa: E402
 from etude.evaluation.intervals import Interval  # noqa: E402
 from etude.runs.beds import load_bed  # noqa: E402
@@ -60,3 +65,25 @@ def test_the_baseline_may_have_twice_the_problems_where_they_are_sampled() -> No
     assert problems("language/compose-easy") == [2 * 16]  # its recipe says 16
     assert problems("language/compose-hard") == [2 * get_method("grpo", "language").problems]
     assert problems("enumerable/twin") == []
+
+
+def test_what_cannot_be_timed_is_said_and_costs_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cost(name: str, bed: object) -> float:
+        if name == "rlp":
+            raise ConfigError("It needs segments.")
+        return 1.25
+
+    monkeypatch.setattr(which_tricks, "cost", cost)
+    monkeypatch.setattr(which_tricks, "COSTS", tmp_path / "costs.json")
+    which_tricks.measure_costs(["dapo", "rlp", "rloo"])
+    assert json.loads((tmp_path / "costs.json").read_text())["ratios"] == {"dapo": 1.25, "rloo": 1.25}
+    assert capsys.readouterr().out == "rlp was left out: It needs segments.\n"
+
+
+def test_who_has_not_been_run_on_a_bed_is_named() -> None:
+    bed = load_bed("language/compose-hard")
+    (line,) = [part for part in section(bed, columns(bed), {}).splitlines() if part.startswith("Not run here yet")]
+    waiting = line.removeprefix("Not run here yet: ").rstrip(".").split(", ")
+    assert "rloo" in waiting and not {"grpo", "dapo", "one-shot-rlvr"} & {*waiting}
