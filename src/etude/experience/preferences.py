@@ -14,10 +14,9 @@ from torch.nn import functional
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, NonNegative, Positive, Probability, WholeNumber
 from etude.core.log_slots import LogTransform
-from etude.core.part import Part
-from etude.core.population import PerMember
 from etude.experience.fitting import fitted, perceptron, standardized
 from etude.experience.logs.table import Compared, Logs, Numbers
+from etude.experience.transforms import for_all_alike
 
 if TYPE_CHECKING:
     from etude.core.method import Method
@@ -90,12 +89,6 @@ class ScriptedPreferences(LogTransform):
             f"{self.pairs} pairs of segments of {self.length} are compared by what they were paid, a share of "
             f"{self.wrong:g} of them wrongly; seed {self.seed}"
         )
-
-
-def for_all_alike(part: Part) -> None:
-    """Raise ConfigError for a transform of logs whose numbers differ between members."""
-    if any(isinstance(value, PerMember) for value in part.fields().values()):
-        raise ConfigError(f"{type(part).__name__} is for logs that all members share, and theirs differ: compare runs.")
 
 
 def beginnings(logs: Logs, length: int) -> Numbers:

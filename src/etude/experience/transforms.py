@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from etude.core.complete import critic_gamma
 from etude.core.errors import ConfigError
-from etude.core.fields import Count, Positive
+from etude.core.fields import Count, Positive, PositiveProbability
 from etude.core.log_slots import LogTransform
 from etude.core.population import PerMember, Population
 from etude.core.step_slots import Observations
@@ -20,6 +20,13 @@ from etude.policies.control.leaves import Leaves
 
 if TYPE_CHECKING:
     from etude.core.method import Method
+    from etude.core.part import Part
+
+
+def for_all_alike(part: Part) -> None:
+    """Raise ConfigError for a transform of logs whose numbers differ between members."""
+    if any(isinstance(value, PerMember) for value in part.fields().values()):
+        raise ConfigError(f"{type(part).__name__} is for logs that all members share, and theirs differ: compare runs.")
 
 
 class ReturnsToGo(LogTransform):
@@ -151,6 +158,92 @@ class ForgetRewards(LogTransform):
 
     def sentence(self, before: Logs, after: Logs) -> str:
         return "no reward is told"
+
+
+class ScaleRewards(LogTransform):
+    """What was paid, times a factor and moved: r <- scale r + shift.
+
+    `shift=-1` makes every step of a maze cost 1 until it has arrived, `spread=1000` is what locomotion is learned from
+    (arXiv:2110.06169, section 5): the returns of the best and the worst episode differ by that. In both the best policy
+    stays what it was, of `shift` where episodes end at the goal alone.
+
+    Args:
+        scale: the factor. shift: added after it.
+        spread: the factor makes the highest return less the lowest that, before the shift; None: it is `scale`.
+
+    Shapes: rewards [N] -> the same. Raises: ConfigError where all returns are alike and `spread` is given.
+
+    >>> ends = dict(terminated=np.array([False, True, True]), truncated=np.zeros(3, bool))
+    >>> columns = dict(observations=np.zeros((3, 1)), actions=np.zeros((3, 1)), next_observations=np.zeros((3, 1)))
+    >>> logs = Logs("here", None, rewards=np.array([1.0, 4.0, 3.0]), **columns, **ends)  # returns 5 and 3
+    >>> ScaleRewards(scale=2.0, shift=-1.0)(logs, None).rewards.tolist()
+    [1.0, 7.0, 5.0]
+    >>> ScaleRewards(spread=10.0)(logs, None).rewards.tolist()
+    [5.0, 20.0, 15.0]
+    """
+
+    scale: Positive = 1.0
+    shift: float = 0.0
+    spread: Positive | None = None
+
+    def check(self) -> None:
+        if self.spread is not None and self.scale != 1.0:
+            raise ConfigError("ScaleRewards has its factor from spread, or it is scale: leave one of them out.")
+
+    def objection(self, method: Method) -> str | None:
+        slots = method.slots()
+        if slots["experience"] is None or not slots["experience"].acts or slots["rewards"]:
+            return None
+        return (
+            "changes what the logs were paid, and what is acted beside them is paid as the task pays: leave it out, or "
+            "give steps the same scale with the slot rewards."
+        )
+
+    def __call__(self, logs: Logs, method: Method) -> Logs:
+        for_all_alike(self)
+        if logs.returns_to_go is not None:
+            raise ConfigError("ScaleRewards changes rewards that ReturnsToGo has summed already: put it before that.")
+        rewards = self._factor(logs) * logs.rewards.astype(np.float64) + self.shift
+        return replace(logs, rewards=rewards.astype(logs.rewards.dtype))
+
+    def _factor(self, logs: Logs) -> float:
+        if self.spread is None:
+            return self.scale
+        differ = float(logs.returns.max() - logs.returns.min())
+        if differ == 0.0:
+            raise ConfigError("ScaleRewards cannot spread returns that are all alike: give scale instead of spread.")
+        return self.spread / differ
+
+    def sentence(self, before: Logs, after: Logs) -> str:
+        low, high = float(after.returns.min()), float(after.returns.max())
+        return f"rewards are {self._factor(before):.4g} r {self.shift:+.4g}, returns {low:.4g} to {high:.4g}"
+
+
+class Filter(LogTransform):
+    """The episodes that earned most are learned from, the others are not: with cloning this is %BC (arXiv:2106.01345).
+
+    Args:
+        top: the share of episodes that stays, at least one; of those that earned the same the first.
+
+    Shapes: rows [N, ...] -> those of the episodes that stay.
+
+    >>> columns = dict(observations=np.zeros((4, 1)), actions=np.zeros((4, 1)), next_observations=np.zeros((4, 1)))
+    >>> ends = dict(terminated=np.array([False, True, False, True]), truncated=np.zeros(4, bool))
+    >>> logs = Logs("here", None, rewards=np.array([1.0, 1.0, 5.0, 0.0]), **columns, **ends)
+    >>> Filter(top=0.5)(logs, None).rewards.tolist()
+    [5.0, 0.0]
+    """
+
+    top: PositiveProbability = 0.1
+
+    def __call__(self, logs: Logs, method: Method) -> Logs:
+        for_all_alike(self)
+        stays = np.zeros(logs.episodes, bool)
+        stays[np.argsort(-logs.returns, kind="stable")[: max(1, round(self.top * logs.episodes))]] = True
+        return logs.only(np.repeat(stays, np.diff(logs.ends, prepend=-1)))
+
+    def sentence(self, before: Logs, after: Logs) -> str:
+        return f"{after.episodes:,} of {before.episodes:,} episodes stay, of {after.returns.min():.4g} or more"
 
 
 class Standard(nn.Module):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from etude.core.method import Method
 from etude.core.registry import get_method
 from etude.evaluation.pairs import Pair
+from etude.experience.transforms import ScaleRewards
 from etude.experiments.arms import pairs
 from etude.experiments.cells import recorded, spread
 from etude.experiments.on_logs import before_and_after
@@ -19,7 +20,7 @@ from etude.methods.offline.guda import AnyWay, Augment
 from etude.tasks.control._pointmaze import PointMazeArrays, Waypoints
 from etude.tasks.control.pointmaze_umaze import PointMazeU
 
-EPISODES, PLAYED, ROWS = 5, 50, 20_000
+EPISODES, PLAYED, ROWS = 5, 100, 20_000
 """Logged episodes of each seed, episodes that are played at the end, rows that are added."""
 ASTRAY = 0.8
 """The share of steps in which who knows the way pushes by chance."""
@@ -27,6 +28,10 @@ MEASURE = "arrived"
 BESIDE = f"{MEASURE} beside no more rows"
 NEARER = {"actor.maximize-q.scale.alpha": 0.5}
 """Of all arms: with 2.5 the critics of so few rows lead each of them astray."""
+PER_STEP = ScaleRewards(shift=-1.0)
+"""Of all arms: every step costs 1 until it has arrived, as mazes are learned from."""
+ANYWHERE = PointMazeU(starts="drawn")
+"""What is played: from one place all episodes of a policy arrive or none does."""
 
 
 class Run(NamedTuple):
@@ -67,7 +72,7 @@ def _played(run: Run) -> list[float]:
     matters = [run.method.to_json(), UPDATES, EPISODES, PLAYED, ASTRAY]
     return recorded(
         f"{run.arm}-{run.seed}", matters,
-        lambda: before_and_after(run.method, demonstrations(run.seed), PointMazeU(), run.seed, UPDATES, PLAYED),
+        lambda: before_and_after(run.method, demonstrations(run.seed), ANYWHERE, run.seed, UPDATES, PLAYED),
     )  # fmt: skip
 
 
@@ -78,9 +83,9 @@ def experiment(
     guda: Any = get_method("guda")
     grown, standard = Augment(rows=ROWS), guda.transforms[1]
     arms = {
-        "arm": small(guda.replace(transforms=(grown, standard)), **NEARER, **(arm or {})),
+        "arm": small(guda.replace(transforms=(grown, PER_STEP, standard)), **NEARER, **(arm or {})),
         **{
-            name: small(guda.replace(id=name, transforms=(*added, standard)), **NEARER, **(baseline or {}))
+            name: small(guda.replace(id=name, transforms=(*added, PER_STEP, standard)), **NEARER, **(baseline or {}))
             for name, added in {"by-chance": (grown.replace(guide=AnyWay()),), "no-more-rows": ()}.items()
         },
     }

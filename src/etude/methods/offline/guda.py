@@ -28,9 +28,8 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Count, Interval, WholeNumber
 from etude.core.log_slots import LogTransform
 from etude.core.part import Part
-from etude.core.population import PerMember
 from etude.experience.logs.table import Logs, Numbers
-from etude.experience.transforms import StandardizeObservations
+from etude.experience.transforms import StandardizeObservations, for_all_alike
 from etude.methods.offline.td3_bc import td3_bc
 from etude.tasks.control._pointmaze import RADIUS, PointMazeArrays, maze_of
 
@@ -216,8 +215,8 @@ class Augment(LogTransform):
 
     def __call__(self, logs: Logs, method: Method) -> Logs:
         self.symmetries.accepts(logs)
-        if any(isinstance(x, PerMember) for part in (self.symmetries, self.guide) for x in part.fields().values()):
-            raise ConfigError("Augment adds rows that all members share, and their numbers differ: compare runs.")
+        for part in (self, self.symmetries, self.guide):
+            for_all_alike(part)
         rng, added, count, vain = np.random.default_rng(self.seed), list[Segments](), 0, 0
         while count < self.rows:
             found, possible = self.symmetries.moved(self._drawn(logs, rng), rng)
@@ -283,7 +282,8 @@ guda = td3_bc.replace(
         task="pointmaze-umaze",
         setting=(
             "5 logged episodes of who knows the way but pushes by chance in 8 of 10 steps, and 20,000 moved rows; "
-            "networks of 64-64, 5,000 updates, alpha 0.5, 50 episodes of likeliest actions"
+            "every step costs 1; networks of 64-64, 5,000 updates, alpha 0.5, 100 episodes of likeliest actions, from "
+            "anywhere"
         ),
         measures=(
             Measure(name="arrived", smallest=0.1, bounds=(0.0, 1.0)),
