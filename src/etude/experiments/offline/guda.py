@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,11 @@ from etude.experiments.arms import pairs
 from etude.experiments.cells import recorded, spread
 from etude.experiments.on_logs import before_and_after
 from etude.experiments.swings import UPDATES, small
-from etude.methods.offline.guda import AnyWay, Augment
+from etude.methods.offline.guda import AnyWay, Augment, MazeMoves, TowardsGoal
 from etude.tasks.control._pointmaze import PointMazeArrays, Waypoints
-from etude.tasks.control.pointmaze_umaze import PointMazeU
+from etude.tasks.control.pointmaze_medium import PointMazeMedium
 
-EPISODES, PLAYED, ROWS = 5, 100, 20_000
+EPISODES, PLAYED, ROWS = 2, 100, 20_000
 """Logged episodes of each seed, episodes that are played at the end, rows that are added."""
 ASTRAY = 0.8
 """The share of steps in which who knows the way pushes by chance."""
@@ -30,7 +30,9 @@ NEARER = {"actor.maximize-q.scale.alpha": 0.5}
 """Of all arms: with 2.5 the critics of so few rows lead each of them astray."""
 PER_STEP = ScaleRewards(shift=-1.0)
 """Of all arms: every step costs 1 until it has arrived, as mazes are learned from."""
-ANYWHERE = PointMazeU(starts="drawn")
+LAYOUT: Literal["medium"] = "medium"
+"""In the small one few episodes suffice, since chance leads everywhere there."""
+ANYWHERE = PointMazeMedium(starts="drawn")
 """What is played: from one place all episodes of a policy arrive or none does."""
 
 
@@ -44,7 +46,7 @@ class Run(NamedTuple):
 
 def demonstrations(seed: int) -> dict[str, NDArray[Any]]:
     """Columns of logs [N, ...]: the first episode of each of so many environments, one after another."""
-    rng, environment = np.random.default_rng(seed), PointMazeArrays([seed], EPISODES, "logs")
+    rng, environment = np.random.default_rng(seed), PointMazeArrays([seed], EPISODES, "logs", LAYOUT)
     maze, seen, going = environment.maze, environment.reset()[0], np.ones(EPISODES, bool)
     way, goals = Waypoints(maze), np.broadcast_to(maze.middles[maze.goal], (EPISODES, 2))
     rows: list[list[tuple[Any, ...]]] = [[] for _ in range(EPISODES)]
@@ -69,7 +71,7 @@ def demonstrations(seed: int) -> dict[str, NDArray[Any]]:
 
 def _played(run: Run) -> list[float]:
     """The share that arrives, before and after training."""
-    matters = [run.method.to_json(), UPDATES, EPISODES, PLAYED, ASTRAY]
+    matters = [run.method.to_json(), UPDATES, EPISODES, PLAYED, ASTRAY, LAYOUT]
     return recorded(
         f"{run.arm}-{run.seed}", matters,
         lambda: before_and_after(run.method, demonstrations(run.seed), ANYWHERE, run.seed, UPDATES, PLAYED),
@@ -81,7 +83,8 @@ def experiment(
 ) -> list[Pair]:
     """The share that arrives, of all after as many updates, from logs of each seed's own."""
     guda: Any = get_method("guda")
-    grown, standard = Augment(rows=ROWS), guda.transforms[1]
+    symmetries, guide = MazeMoves(layout=LAYOUT), TowardsGoal(layout=LAYOUT)
+    grown, standard = Augment(symmetries=symmetries, guide=guide, rows=ROWS), guda.transforms[1]
     arms = {
         "arm": small(guda.replace(transforms=(grown, PER_STEP, standard)), **NEARER, **(arm or {})),
         **{

@@ -279,9 +279,9 @@ guda = td3_bc.replace(
             "In a maze TD3+BC arrives more often from few logs that grew by a guide than where they grew by chance, or "
             "not at all."
         ),
-        task="pointmaze-umaze",
+        task="pointmaze-medium",
         setting=(
-            "5 logged episodes of who knows the way but pushes by chance in 8 of 10 steps, and 20,000 moved rows; "
+            "2 logged episodes of who knows the way but pushes by chance in 8 of 10 steps, and 20,000 moved rows; "
             "every step costs 1; networks of 64-64, 5,000 updates, alpha 0.5, 100 episodes of likeliest actions, from "
             "anywhere"
         ),
