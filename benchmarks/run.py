@@ -26,6 +26,7 @@ COMPLETE = {
     "grpo-10M": ["grpo_vs_trl.py", "--cases", "short-10M", "long-10M", "--rounds", "3"],
     "ppo": ["ppo_vs_sb3.py"],
     "multi-turn": ["multi_turn_vs_trl.py"],
+    "offline-speed": ["offline_speed_vs_d3rlpy.py"],
     "method-costs": ["method_costs.py", "--rounds", "7"],
     "grpo-long-ablation": ["grpo_vs_trl.py", "--cases", "long-0.8M", "--ablation", "long-0.8M", "--rounds", "3"],
 }

@@ -1,0 +1,114 @@
+"""etude's arm: some updates on logs for every line on standard input, one JSON line back.
+
+It is a whole run as `etude train --data` makes it: a run folder with its logs, a checkpoint in every turn, a population
+of members. With `--fixed` every update reads the rows of the first, so what is left out is what drawing them costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from _offline_cases import SPEED, Fitted
+
+
+class Paced:
+    """A loop that waits for a line before each `every` steps and answers with what they took."""
+
+    def __init__(self, loop: Any, every: int, updates: int) -> None:
+        self.loop, self.every, self.updates, self.count = loop, every, updates, 0
+        self.operations = 0.0  # of an update of all members, counted in the first turn, which warms up
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loop, name)
+
+    def step(self) -> Any:
+        """One training step."""
+        if self.count % self.every == 0:
+            if self.count:
+                self._answer()
+            if not sys.stdin.readline():
+                sys.exit(0)
+            self.begun, self.used = time.perf_counter(), time.process_time()
+        self.count += 1
+        if self.count > 1:
+            return self.loop.step()
+        from _operations import Operations
+
+        with Operations() as counted:
+            report = self.loop.step()
+        self.operations = counted.total / self.loop.block
+        return report
+
+    def _answer(self) -> None:
+        found = {"seconds": time.perf_counter() - self.begun, "processor": time.process_time() - self.used,
+                 "updates": self.updates, "operations": self.operations}  # fmt: skip
+        print(json.dumps(found), flush=True)
+
+
+class Once:
+    """Draws when first asked, and says the same ever after."""
+
+    def __init__(self, sampling: Any) -> None:
+        self.draw_first, self.asked, self.rows = sampling.draw, 0, None
+
+    def __call__(self, *given: Any, **also: Any) -> Any:
+        self.asked += 1
+        if self.rows is None:
+            self.rows = self.draw_first(*given, **also)
+        return self.rows
+
+
+def composed(case: Fitted) -> Any:
+    """The method in the case's sizes."""
+    from etude.core.worlds import World
+    from etude.runs.training import compose_method
+
+    hidden, method = ",".join(map(str, case.width)), compose_method(case.method, [], world=World.CONTROL)
+    sizes = [f"{k}.network.hidden={hidden}" for k in ("policy", "critic", "value") if getattr(method, k) is not None]
+    return compose_method(case.method, [*sizes, f"sampling.batch={case.batch}"], world=World.CONTROL)
+
+
+def main() -> None:
+    """Train until standard input ends."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("case", choices=list(SPEED))
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--fixed", action="store_true")
+    parser.add_argument("--threads", type=int, default=1)
+    chosen = parser.parse_args()
+    from etude.runs.kinds import run_of
+    from etude.runs.training import Options
+    from etude.runtime.folder import RunFolder
+    from etude.runtime.progress import Progress
+    from etude.runtime.run import Run
+    from etude.tasks.control.logged import LoggedTask
+
+    case = SPEED[chosen.case]
+    method, task = composed(case), LoggedTask(data=str(chosen.data))
+    options = Options(steps=10_000_000, seeds=chosen.seeds, threads=chosen.threads, evaluate=0, quiet=True)
+    kind = run_of(method)
+    loop = kind.build(method, task, options)
+    once = Once(loop.method.sampling)
+    if chosen.fixed:
+        object.__setattr__(loop.method.sampling, "draw", once)
+    block = loop.block
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        RunFolder.create(Path(scratch) / "run", method.to_json(), {"seed": 0}) as folder,
+    ):
+        every = max(1, case.updates // block)
+        paced = Paced(loop, every, every * block * chosen.seeds)
+        steps = kind.training_steps(method, options.steps or 1)
+        print("ready", flush=True)
+        Run(folder, paced, steps, checkpoint_every=every, progress=Progress(steps, loop.headline, quiet=True)).execute()
+
+
+if __name__ == "__main__":
+    main()
