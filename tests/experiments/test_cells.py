@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +15,14 @@ import pytest
 
 from etude.experiments import cells
 from etude.experiments.arms import enumerable, variant
-from etude.experiments.cells import Cell, kept_in, recorded, trained
+from etude.experiments.cells import Cell, at_a_time, kept_in, recorded, spread, trained
 from etude.loops.enumerable import EnumerableLoop
 from etude.loops.language import LanguageLoop
 from etude.runtime import disk, environment
 from etude.runtime.interrupts import Interrupted
 from etude.tasks.language.compose import Compose
 from etude.tasks.tabular.enumerable import Enumerable
+from plain_cells import whose
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = Cell("small", variant("grpo", {"problems": 4, "experience.size": 4}), Compose(levels=(2,)), 7, 4)
@@ -149,3 +153,39 @@ def test_results_are_the_same_whether_they_are_kept_or_not(tmp_path: Path, monke
     assert not list(tmp_path.iterdir())
     with kept_in(tmp_path):
         assert recorded("arm", [], compute) == recorded("arm", [], compute) == alone == {"1": [0.1, 0.2]}
+
+
+def test_so_many_processes_at_a_time_as_are_asked_for() -> None:
+    with at_a_time(1):
+        assert set(spread(whose, range(3))) == {os.getpid()}
+    with at_a_time(2):
+        others = set(spread(whose, range(3)))
+    assert os.getpid() not in others and len(others) <= 2
+    with at_a_time(2):
+        assert set(spread(whose, range(3), workers=1)) == {os.getpid()}, "what the caller says comes first"
+
+
+def alive(process: int) -> bool:
+    """Whether it is there, and no mere entry that nobody has asked for."""
+    stat = Path(f"/proc/{process}/stat")
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.slow
+def test_nobody_goes_on_for_an_experiment_that_was_killed(tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "plain_cells", str(tmp_path)]
+    parent = subprocess.Popen(program, cwd=Path(__file__).parents[1])
+    until = time.monotonic() + 60
+    while len(found := list(tmp_path.iterdir())) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    children = [int(path.name) for path in found]
+    assert len(children) == 2 and all(map(alive, children))
+    parent.kill()
+    parent.wait()
+    until = time.monotonic() + 20
+    while any(map(alive, children)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(alive, children))

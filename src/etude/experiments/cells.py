@@ -10,7 +10,9 @@ import hashlib
 import json
 import math
 import multiprocessing
+import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -34,6 +36,8 @@ _root: Path | None = None
 """Where run folders are kept; None: nowhere, they are gone when they are done."""
 _each: Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]] | None = None
 """What does the jobs of `spread`; None: processes of this machine."""
+_at_a_time: int | None = None
+"""How many of those; None: as many as there are cores."""
 
 
 @contextmanager
@@ -209,16 +213,40 @@ def spread_by(each: Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]) 
         _each = before
 
 
+@contextmanager
+def at_a_time(count: int | None) -> Iterator[None]:
+    """Experiments inside have so many processes of this machine at once; None: as many as there are cores."""
+    global _at_a_time
+    before, _at_a_time = _at_a_time, count
+    try:
+        yield
+    finally:
+        _at_a_time = before
+
+
 def spread(function: Callable[[In], Out], jobs: Sequence[In], workers: int | None = None) -> list[Out]:
     """`function` of every job, each in a process with one thread, or as `spread_by` says; results in order."""
     if _each is not None and len(jobs) > 1:
         return _each(function, jobs)
-    count = min(len(jobs), workers or cores())
+    count = min(len(jobs), workers or _at_a_time or cores())
     if count <= 1:
         return [function(job) for job in jobs]
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=spawn, initializer=_keep, initargs=(_root,)) as pool:
+    with ProcessPoolExecutor(count, mp_context=spawn, initializer=_begin, initargs=(_root,)) as pool:
         return list(pool.map(function, jobs))
+
+
+def _begin(root: Path | None) -> None:
+    """What a process of `spread` does first: it keeps runs where its parent does, and ends when that is gone."""
+    _keep(root)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def by_label(labels: Iterable[str], results: Iterable[Out]) -> dict[str, list[Out]]:

@@ -78,11 +78,11 @@ def collector(
         arm: the name that runs on a bed are made by.
         folder: the claim's.
         runs: where runs are kept.
-        workers: runs at a time, or what does them, on a bed.
+        workers: runs at a time, or what does them.
     """
     if plan.claim.bed:
         return _on_bed(arm, plan, lines, commit, runs, workers)
-    return _own(method, plan, lines, commit, _cells(method, folder, plan, runs))
+    return _own(method, plan, lines, commit, _cells(method, folder, plan, runs), workers)
 
 
 def _cells(method: Method, folder: Path, plan: Plan, runs: Path) -> Path:
@@ -91,18 +91,22 @@ def _cells(method: Method, folder: Path, plan: Plan, runs: Path) -> Path:
     return runs / "claims" / (f"{method.id}-{before + 1}" if before else method.id)
 
 
-def _own(method: Method, plan: Plan, lines: Lines, commit: str, cells: Path) -> Collect:
+def _own(
+    method: Method, plan: Plan, lines: Lines, commit: str, cells: Path, workers: int | Workers | None
+) -> Collect:  # fmt: skip
     """An experiment of the method's own."""
     from etude.experiments import experiment_of
-    from etude.experiments.cells import kept_in
+    from etude.experiments.cells import at_a_time, kept_in
     from etude.runs.tuning import tune_own
 
     experiment = experiment_of(method.id)
     if experiment is None:
         raise ConfigError(f"The claim of {method.id} names no bed and has no experiment of its own.")
 
+    count = workers if isinstance(workers, int) else None  # of a cluster `OnRay` says it
+
     def collect(setting: str, seeds: Sequence[int]) -> list[Pair]:
-        with kept_in(cells):
+        with kept_in(cells), at_a_time(count):
             if setting == PUBLISHED:
                 return experiment(seeds)
             best = _tuned(lines, commit, partial(tune_own, experiment, plan.claim))
