@@ -20,6 +20,7 @@ class Fitted:
         width: of the hidden layers.
         updates: of each member in one turn.
         targets: ratios to reach, by seeds at once.
+        products: what etude's hidden layers multiply; d3rlpy's are float32.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Fitted:
     batch: int
     updates: int
     targets: dict[int, float]
+    products: str = "float32"
 
     def to_json(self) -> dict[str, Any]:
         """All of it, for the report."""
@@ -40,6 +42,8 @@ SPEED = {
         Fitted("td3-bc-256", "td3-bc", (256, 256), 256, 250, {1: 2.0}),
         Fitted("iql-256", "iql", (256, 256), 256, 250, {1: 2.0}),
         Fitted("cql-256", "cql", (256, 256), 256, 250, {1: 1.5}),
+        Fitted("td3-bc-256-bf16", "td3-bc", (256, 256), 256, 250, {5: 3.0}, products="bfloat16"),
+        Fitted("iql-256-bf16", "iql", (256, 256), 256, 250, {5: 3.0}, products="bfloat16"),
         Fitted("td3-bc-64", "td3-bc", (64, 64), 64, 500, {10: 8.0}),
         Fitted("iql-64", "iql", (64, 64), 64, 500, {10: 8.0}),
     )

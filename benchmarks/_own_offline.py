@@ -70,8 +70,11 @@ def composed(case: Fitted) -> Any:
     from etude.runs.training import compose_method
 
     hidden, method = ",".join(map(str, case.width)), compose_method(case.method, [], world=World.CONTROL)
-    sizes = [f"{k}.network.hidden={hidden}" for k in ("policy", "critic", "value") if getattr(method, k) is not None]
-    return compose_method(case.method, [*sizes, f"sampling.batch={case.batch}"], world=World.CONTROL)
+    sizes = [f"sampling.batch={case.batch}"]
+    for part in ("policy", "critic", "value"):
+        if getattr(method, part) is not None:
+            sizes += [f"{part}.network.hidden={hidden}", f"{part}.network.products={case.products}"]
+    return compose_method(case.method, sizes, world=World.CONTROL)
 
 
 def main() -> None:
