@@ -163,9 +163,9 @@ class ForgetRewards(LogTransform):
 class ScaleRewards(LogTransform):
     """What was paid, times a factor and moved: r <- scale r + shift.
 
-    `shift=-1` makes every step of a maze cost 1 until it has arrived, `spread=1000` is what locomotion is learned from
-    (arXiv:2110.06169, section 5): the returns of the best and the worst episode differ by that. In both the best policy
-    stays what it was, of `shift` where episodes end at the goal alone.
+    IQL learns so (arXiv:2110.06169): mazes with `shift=-1`, so that every step costs 1 until it has arrived, locomotion
+    with `spread=1000`, so that the returns of the best and the worst episode differ by that. A factor leaves the best
+    policy what it was; a shift does where episodes go on until the goal, and otherwise pays for longer or shorter ones.
 
     Args:
         scale: the factor. shift: added after it.
