@@ -262,8 +262,12 @@ def test_what_a_method_alone_logs_its_baseline_does_none_of(tmp_path: Path) -> N
         pairs_of(bed, ["mean:other"], *arms)
     (pair,) = pairs_of(bed, ["mean:other", "mean:loss"], *arms, own=["mean:other", "mean:loss"])
     assert pair.arm["mean:other"] > 0 == pair.baseline["mean:other"]
-    losses = [json.loads(line)["loss"] for line in (arms[1][0].folder / "metrics.jsonl").read_text().splitlines()]
-    assert pair.baseline["mean:loss"] == pytest.approx(np.mean(losses))
+    lines = [json.loads(line) for line in (arms[1][0].folder / "metrics.jsonl").read_text().splitlines()]
+    assert pair.baseline["mean:loss"] == pytest.approx(np.mean([line["loss"] for line in lines]))
+    (pair,) = pairs_of(bed, ["mean:behaviour_kl"], arms[1], arms[1], own=["mean:behaviour_kl"])
+    assert all("behaviour_kl" not in line for line in lines), "of rows that teach something alone"
+    assert pair.arm["mean:behaviour_kl"] == pair.baseline["mean:behaviour_kl"] > 0
+    assert pair.arm["mean:behaviour_kl"] == pytest.approx(np.mean([line["behaviour_kl/learned"] for line in lines]))
 
 
 def test_the_card_of_a_bed_that_came_with_the_package_is_written_in_the_working_folder(

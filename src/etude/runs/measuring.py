@@ -58,7 +58,10 @@ def pairs_of(
 
 
 def measured(bed: Bed, name: str, jobs: Sequence[Job]) -> NDArray[np.float64]:
-    """[seeds], a measure by its name. Raises UnknownNameError for one that is not of a bed, or that nothing logged."""
+    """[seeds], a measure by its name. Raises UnknownNameError for one that is not of a bed, or that nothing logged.
+
+    Where a run skips rows that teach nothing, NAME is what it logged as NAME/learned, of the rows that it did not skip.
+    """
     how, _, metric = name.partition(":")
     if how in EVALUATED:
         return np.asarray(getattr(_scores(bed, metric, jobs), how))
@@ -69,7 +72,9 @@ def measured(bed: Bed, name: str, jobs: Sequence[Job]) -> NDArray[np.float64]:
     if how not in LOGGED or not metric:
         known = [*EVALUATED, *FITTED, TRACED, *(f"{h}:METRIC" for h in (*EVALUATED, *FITTED, *LOGGED))]
         raise UnknownNameError("measure on a bed", name, known, f"There are: {', '.join(known)}.")
-    if metric not in (logged := _logged(jobs[0])):
+    logged = _logged(jobs[0])
+    metric = next((x for x in (metric, f"{metric}/learned") if x in logged), metric)
+    if metric not in logged:
         raise UnknownNameError("metric that these runs logged", metric, logged)
     points = [bed.steps * (i + 1) / POINTS for i in range(POINTS)] if bed.goal.together else range(1, bed.steps + 1)
     lines = curves(jobs, list(points), metric)
@@ -80,7 +85,7 @@ def measured(bed: Bed, name: str, jobs: Sequence[Job]) -> NDArray[np.float64]:
 def _unlogged(name: str, jobs: Sequence[Job]) -> bool:
     """Whether a measure is of a metric that these runs did not log."""
     how, _, metric = name.partition(":")
-    return how in LOGGED and metric not in _logged(jobs[0])
+    return how in LOGGED and not {metric, f"{metric}/learned"} & _logged(jobs[0])
 
 
 def _seeds(jobs: Sequence[Job]) -> int:
