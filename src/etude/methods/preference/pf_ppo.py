@@ -203,7 +203,7 @@ pf_ppo = ppo_rlhf.replace(
             "filters.rank-filter.draws": 5,
         },
         measures=(
-            Measure(name="end", smallest=0.5),
+            Measure(name="end", smallest=0.2),
             Measure(name="area", role="mechanism", smallest=0.3),
             Measure(name="last:reward/reward-model", role="mechanism", smallest=0.1, bounds=(None, None)),
         ),

@@ -58,7 +58,7 @@ ppo_max = ppo_rlhf.replace(
             "critic.learning.optimizer.lr": 3e-3, "experience.size": 2, "problems": 64,
         },
         measures=(
-            Measure(name="end", smallest=0.5),
+            Measure(name="end", smallest=0.2),
             Measure(name="last:reference_kl", role="mechanism", direction="lower", bounds=(0.0, None)),
             Measure(name="last:completion_length", role="mechanism", direction="lower", bounds=(1.0, None)),
         ),
