@@ -62,7 +62,7 @@ def test_a_part_is_said_before_its_fields() -> None:
     sentence = r"^network\.channels=8 is set before network=cnn, which has that field or not: say the part first\.$"
     with pytest.raises(ConfigError, match=sentence):
         set_values(ppo, ["network.channels=8", "network=cnn", "network.kernels=3", "network.strides=1"])
-    with pytest.raises(UnknownNameError, match=r"no field of MLP.*action_layer\. cnn has it: first set network=cnn\."):
+    with pytest.raises(UnknownNameError, match=r"no field of MLP.*products\. cnn has it: first set network=cnn\."):
         set_value(etude.method("ppo", world="control"), "network.channels=8")
     with pytest.raises(UnknownNameError, match=r"no field of MLP named 'channels'.* critic\.network has: hidden, "):
         set_value(etude.method("ppo", world="control"), "critic.network.channels=8")
