@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -78,7 +79,8 @@ def summary(arm: Arm, what: str) -> dict[str, Any]:
         "ms": round(statistics.median(each), 4), "ms_by_round": [round(x, 4) for x in each],
         "wall_ms": round(1e3 * statistics.median(s["seconds"] / s[what] for s in arm.steps), 4),
     }  # fmt: skip
-    return found | ({"return": round(arm.steps[-1]["return"], 1)} if "return" in arm.steps[-1] else {})
+    reached = arm.steps[-1].get("return", math.nan)  # of logs nothing is played
+    return found if math.isnan(reached) else {**found, "return": round(reached, 1)}
 
 
 def own_row(

@@ -7,48 +7,12 @@ of members. With `--fixed` every update reads the rows of the first, so what is 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from _offline_cases import SPEED, Fitted
-
-
-class Paced:
-    """A loop that waits for a line before each `every` steps and answers with what they took."""
-
-    def __init__(self, loop: Any, every: int, updates: int) -> None:
-        self.loop, self.every, self.updates, self.count = loop, every, updates, 0
-        self.operations = 0.0  # of an update of all members, counted in the first turn, which warms up
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.loop, name)
-
-    def step(self) -> Any:
-        """One training step."""
-        if self.count % self.every == 0:
-            if self.count:
-                self._answer()
-            if not sys.stdin.readline():
-                sys.exit(0)
-            self.begun, self.used = time.perf_counter(), time.process_time()
-        self.count += 1
-        if self.count > 1:
-            return self.loop.step()
-        from _operations import Operations
-
-        with Operations() as counted:
-            report = self.loop.step()
-        self.operations = counted.total / self.loop.block
-        return report
-
-    def _answer(self) -> None:
-        found = {"seconds": time.perf_counter() - self.begun, "processor": time.process_time() - self.used,
-                 "updates": self.updates, "operations": self.operations}  # fmt: skip
-        print(json.dumps(found), flush=True)
+from _own_replay import Counted
 
 
 class Once:
@@ -62,6 +26,21 @@ class Once:
         if self.rows is None:
             self.rows = self.draw_first(*given, **also)
         return self.rows
+
+
+class Fixed(Counted):
+    """Raises where updates draw their rows past the one draw that was put in."""
+
+    def __init__(self, *given: Any, once: Once) -> None:
+        super().__init__(*given)
+        self.once = once
+
+    def step(self) -> Any:
+        """One training step."""
+        report = super().step()
+        if not self.once.asked:
+            raise SystemExit("Nobody asked for the rows that were to be the same: this would time another thing.")
+        return report
 
 
 def composed(case: Fitted) -> Any:
@@ -98,16 +77,15 @@ def main() -> None:
     options = Options(steps=10_000_000, seeds=chosen.seeds, threads=chosen.threads, evaluate=0, quiet=True)
     kind = run_of(method)
     loop = kind.build(method, task, options)
-    once = Once(loop.method.sampling)
-    if chosen.fixed:
-        object.__setattr__(loop.method.sampling, "draw", once)
-    block = loop.block
     with (
         tempfile.TemporaryDirectory() as scratch,
         RunFolder.create(Path(scratch) / "run", method.to_json(), {"seed": 0}) as folder,
     ):
-        every = max(1, case.updates // block)
-        paced = Paced(loop, every, every * block * chosen.seeds)
+        every = max(1, case.updates // loop.block)
+        given, once = (loop, every, every * loop.block * chosen.seeds, "updates"), Once(loop.method.sampling)
+        if chosen.fixed:
+            object.__setattr__(loop.method.sampling, "draw", once)
+        paced = Fixed(*given, once=once) if chosen.fixed else Counted(*given)
         steps = kind.training_steps(method, options.steps or 1)
         print("ready", flush=True)
         Run(folder, paced, steps, checkpoint_every=every, progress=Progress(steps, loop.headline, quiet=True)).execute()

@@ -18,10 +18,14 @@ from _control_cases import SPEED
 
 
 class Paced:
-    """A loop that waits for a line before each `every` steps and answers with what they took."""
+    """A loop that waits for a line before each `every` steps and answers with what they took.
 
-    def __init__(self, loop: Any, every: int, steps: int) -> None:
-        self.loop, self.every, self.environment_steps, self.count = loop, every, steps, 0
+    Args:
+        done: how many of `what` all members do in so many steps.
+    """
+
+    def __init__(self, loop: Any, every: int, done: int, what: str = "environment_steps") -> None:
+        self.loop, self.every, self.done, self.what, self.count = loop, every, done, what, 0
         self.also = dict[str, float]()  # that every answer says
 
     def __getattr__(self, name: str) -> Any:
@@ -46,7 +50,7 @@ class Paced:
     def _answer(self) -> None:
         found = {
             "seconds": time.perf_counter() - self.begun, "processor": time.process_time() - self.used,
-            "environment_steps": self.environment_steps, "return": self.reached,
+            self.what: self.done, "return": self.reached,
             **{k.removeprefix("seconds/"): v for k, v in self.spent.items()}, **self.also,
         }  # fmt: skip
         print(json.dumps(found), flush=True)
