@@ -29,6 +29,17 @@ def for_all_alike(part: Part) -> None:
         raise ConfigError(f"{type(part).__name__} is for logs that all members share, and theirs differ: compare runs.")
 
 
+def paid_otherwise(method: Method) -> str | None:
+    """What is wrong with changing what the rows of logs were paid, where others are acted beside them."""
+    slots = method.slots()
+    if slots["experience"] is None or not slots["experience"].acts or slots["rewards"]:
+        return None
+    return (
+        "changes what the logs were paid, and what is acted beside them is paid as the task pays: leave it out, or "
+        "give steps the same with the slot rewards."
+    )
+
+
 class ReturnsToGo(LogTransform):
     """What every row's episode went on to earn, from its own reward on: sum gamma^k r_k, to the last row that is there.
 
@@ -191,13 +202,7 @@ class ScaleRewards(LogTransform):
             raise ConfigError("ScaleRewards has its factor from spread, or it is scale: leave one of them out.")
 
     def objection(self, method: Method) -> str | None:
-        slots = method.slots()
-        if slots["experience"] is None or not slots["experience"].acts or slots["rewards"]:
-            return None
-        return (
-            "changes what the logs were paid, and what is acted beside them is paid as the task pays: leave it out, or "
-            "give steps the same scale with the slot rewards."
-        )
+        return paid_otherwise(method)
 
     def __call__(self, logs: Logs, method: Method) -> Logs:
         for_all_alike(self)
