@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,9 +17,10 @@ from etude.core.population import CPU
 from etude.core.replay_slots import ReplayExperience
 from etude.core.sampling_slots import Sampling
 from etude.core.step_slots import Observations
+from etude.experience.logs.columns import as_tensor, is_mapped
 from etude.experience.logs.reading import check_unchanged
 from etude.experience.logs.table import Logs
-from etude.experience.store import Store
+from etude.experience.store import Rows, Store
 from etude.policies.control.actor import Actor
 from etude.policies.control.observations import NormalizeObservations
 from etude.policies.control.units import Units, in_units
@@ -67,7 +69,8 @@ class Logged(ReplayExperience):
         Raises: ConfigError if nothing is left.
         """
         found, lines = changed(logs, actor, method)
-        return LoggedReader(logs, LoggedStore(found, in_units(actor), members, actor.device), lines)
+        kind = MappedStore if is_mapped(found.observations) else LoggedStore
+        return LoggedReader(logs, kind(found, in_units(actor), members, actor.device), lines)
 
 
 def without_data(part: ReplayExperience, task: Task) -> str | None:
@@ -118,12 +121,7 @@ class LoggedStore(Store):
         self.cursor, self.noise = 0, None
         self.shape = (logs.observations.shape[1],)
         self.widths = self._columns(spread.actions)
-        columns = (logs.observations, spread.inside(_tensor(logs.actions)), logs.next_observations, logs.rewards,
-                   ~logs.terminated, logs.terminated | logs.truncated)  # fmt: skip
-        vectors = [_tensor(x).reshape(logs.rows, -1) for x in columns]
-        self.rows = torch.cat(vectors, -1)
-        self.device = device if self._fits(device) else CPU
-        self.rows = self.rows.to(self.device)
+        self._hold(logs, spread, device)
         self.largest = float(abs(logs.rewards).max())
         self.beside = {}
         if logs.returns_to_go is not None:
@@ -133,6 +131,15 @@ class LoggedStore(Store):
         if logs.next_actions is not None:
             self.beside["next_actions"] = spread.inside(_tensor(logs.next_actions)).to(self.device)
         self.compared = logs.compared
+
+    def _hold(self, logs: Logs, spread: Units, device: torch.device) -> None:
+        """Keep the columns, side by side."""
+        columns = (logs.observations, spread.inside(_tensor(logs.actions)), logs.next_observations, logs.rewards,
+                   ~logs.terminated, logs.terminated | logs.truncated)  # fmt: skip
+        vectors = [_tensor(x).reshape(logs.rows, -1) for x in columns]
+        self.rows = torch.cat(vectors, -1)
+        self.device = device if self._fits(device) else CPU
+        self.rows = self.rows.to(self.device)
 
     @property
     def bytes(self) -> int:
@@ -166,6 +173,45 @@ class LoggedStore(Store):
 
     def load(self, folder: Path, pushed: int) -> None:
         """Nothing."""
+
+
+class MappedStore(LoggedStore):
+    """Rows of logs whose columns lie in files (`etude data convert`): what is drawn is read, and nothing else.
+
+    Several runs may read the same files. Batches go to the device.
+    """
+
+    def _hold(self, logs: Logs, spread: Units, device: torch.device) -> None:
+        self.device, self.spread = CPU, spread
+        ended = logs.terminated | logs.truncated
+        columns = (logs.observations, logs.actions, logs.next_observations, logs.rewards, ~logs.terminated, ended)
+        self.columns = [as_tensor(np.asarray(x)).reshape(logs.rows, -1) for x in columns]
+
+    @property
+    def bytes(self) -> int:
+        return sum(x.numel() * x.element_size() for x in self.columns)
+
+    @property
+    def account(self) -> str:
+        return f"none of the memory: {memory.shown(self.bytes)} are read from files where they lie ({self.size:,} rows)"
+
+    @property
+    def rewards(self) -> Tensor:
+        return _tensor(self.columns[3])[:, 0].expand(self.members, -1)
+
+    @property
+    def live(self) -> Tensor:
+        return _tensor(self.columns[4])[:, 0].expand(self.members, -1)
+
+    @property
+    def ends(self) -> Tensor:
+        return self.columns[5].nonzero()[:, 0]
+
+    def _columns_of(self, index: Tensor) -> Rows:
+        flat = index.flatten()
+        found = [_tensor(x.index_select(0, flat)).view(*index.shape, -1) for x in self.columns]
+        observations, actions, following, *numbers = found
+        return Rows(observations, self.spread.inside(actions), following, *(x.squeeze(-1) for x in numbers))
 
 
 def _tensor(values: Any) -> Tensor:

@@ -15,6 +15,7 @@ from etude.core.fields import Count, Positive, PositiveProbability
 from etude.core.log_slots import LogTransform
 from etude.core.population import PerMember, Population
 from etude.core.step_slots import Observations
+from etude.experience.logs.columns import moments
 from etude.experience.logs.table import Logs, Numbers
 from etude.policies.control.leaves import Leaves
 
@@ -293,8 +294,8 @@ class StandardizeObservations(LogTransform, Observations):
     @torch.no_grad()
     def fit(self, module: nn.Module, logs: Any) -> None:
         assert isinstance(module, Standard)
-        values = logs.observations.astype(np.float64)
-        for buffer, found in ((module.mean, values.mean(0)), (module.deviation, values.std(0) + self.epsilon)):
+        mean, deviation = moments(logs.observations)
+        for buffer, found in ((module.mean, mean), (module.deviation, deviation + self.epsilon)):
             buffer.copy_(torch.from_numpy(found).to(buffer))
 
     def sentence(self, before: Logs, after: Logs) -> str:

@@ -90,7 +90,7 @@ def read_minari(path: Path) -> Raw:
     about = json.loads((data / "metadata.json").read_text())
     if about.get("data_format", "hdf5") != "hdf5":
         raise DataError(f"{path} keeps its episodes as {about['data_format']}: export it in the format hdf5.")
-    spaces = tuple(_space(path, about[k]) for k in ("observation_space", "action_space"))
+    spaces = tuple(space_of(path, about[k]) for k in ("observation_space", "action_space"))
     columns: dict[str, list[Numbers]] = {name: [] for name in (*NAMES[:6], "behaviour_logp")}
     with _hdf5(data / "main_data.hdf5") as file:
         for group in sorted(file, key=lambda name: int(name.rpartition("_")[2])):
@@ -128,7 +128,7 @@ def _episode(path: Path, group: Any, columns: dict[str, list[Numbers]]) -> None:
         columns["behaviour_logp"].append(group["infos"]["behaviour_logp"][()].reshape(-1)[-count:])
 
 
-def _space(path: Path, text: Any) -> Any:
+def space_of(path: Path, text: Any) -> Any:
     """A space of Gymnasium as Minari writes it. Raises DataError for another than a Box or Discrete."""
     from gymnasium import spaces
 

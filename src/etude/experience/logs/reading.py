@@ -12,11 +12,14 @@ from gymnasium import spaces as gym_spaces
 
 from etude.core.errors import DataError
 from etude.experience.logs import formats, tables
+from etude.experience.logs.columns import FROM_DATA, is_converted, read_converted
 from etude.experience.logs.faults import SHOWN, Fault, faults
 from etude.experience.logs.steps import Steps, choices_of, listed, steps_of
 from etude.experience.logs.table import Logs, Raw, Spaces
 
-FORMATS = ".npz, D4RL's .hdf5, a Minari folder, .csv, .parquet, or a run folder with a replay"
+FORMATS = (
+    ".npz, D4RL's .hdf5, a Minari folder, .csv, .parquet, a run folder with a replay, or what `data convert` wrote"
+)
 
 
 def open_logs(
@@ -35,6 +38,10 @@ def open_logs(
 
     Raises: DataError, with all faults of the file, a sentence each.
     """
+    if is_converted(path):
+        if columns or episode_length:
+            raise DataError(f"{path} was converted and says itself what its columns are and where episodes end.")
+        return read_converted(path, spaces)
     changed = _stamps(path)
     raw = read(path, columns, replay)
     own = raw.spaces and Spaces(*raw.spaces, said_by=str(path))
@@ -123,14 +130,14 @@ def _spaces(steps: Steps, own: Spaces | None) -> Spaces:
         return own
     seen = gym_spaces.Box(-np.inf, np.inf, (steps.observations.shape[1],), np.float32)
     if steps.discrete:
-        return Spaces(seen, gym_spaces.Discrete(int(steps.actions.max()) + 1), "the data")
+        return Spaces(seen, gym_spaces.Discrete(int(steps.actions.max()) + 1), FROM_DATA)
     low, high = steps.actions.min(0).astype(np.float32), steps.actions.max(0).astype(np.float32)
     if (low == high).any():
         constant = ", ".join(map(str, np.flatnonzero(low == high)))
         raise DataError(
             listed(steps.raw, [f"Actions never change in column {constant}: give --task, whose bounds count."])
         )
-    return Spaces(seen, gym_spaces.Box(low, high, dtype=np.float32), "the data")
+    return Spaces(seen, gym_spaces.Box(low, high, dtype=np.float32), FROM_DATA)
 
 
 def _made(steps: Steps, spaces: Spaces, dropped: dict[str, int]) -> Logs:

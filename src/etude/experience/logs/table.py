@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +55,17 @@ class Spaces:
     observation_space: Any
     action_space: Any
     said_by: str
+
+
+BLOCK = 1 << 24
+"""Numbers that are looked at together, of what may not fit into memory."""
+
+
+def blocks(column: Numbers) -> Iterator[Numbers]:
+    """The rows of a column, so many at a time that they have at most `BLOCK` numbers."""
+    rows = max(1, BLOCK // max(1, int(np.prod(column.shape[1:]))))
+    for start in range(0, len(column), rows):
+        yield column[start : start + rows]
 
 
 class Compared(NamedTuple):
@@ -137,9 +148,10 @@ class Logs:
     def fingerprint(self) -> str:
         """SHA-256 of every number, whatever format it came in."""
         sha = hashlib.sha256()
-        for column in (self.observations, self.actions, self.rewards, self.terminated, self.truncated):
-            sha.update(np.ascontiguousarray(column).tobytes())
-        sha.update(np.ascontiguousarray(self.next_observations).tobytes())
+        columns = (self.observations, self.actions, self.rewards, self.terminated, self.truncated)
+        for column in (*columns, self.next_observations):
+            for block in blocks(column):
+                sha.update(np.ascontiguousarray(block).tobytes())
         return sha.hexdigest()
 
     def sentence(self) -> str:

@@ -68,7 +68,7 @@ def write_minari(
     (unfinished / "data").mkdir(parents=True)
     facts = {
         **about, "total_episodes": len(episodes), "total_steps": sum(e.steps for e in episodes),
-        "observation_space": json.dumps(_space(seen)), "action_space": json.dumps(_space(done)),
+        "observation_space": json.dumps(told_space(seen)), "action_space": json.dumps(told_space(done)),
         "data_format": "hdf5", "minari_version": VERSION,
     }  # fmt: skip
     (unfinished / "data" / "metadata.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
@@ -84,7 +84,7 @@ def write_minari(
     unfinished.rename(folder)
 
 
-def _space(space: Any) -> dict[str, Any]:
+def told_space(space: Any) -> dict[str, Any]:
     """A space of Gymnasium as Minari writes it."""
     if isinstance(space, spaces.Discrete):
         return {"type": "Discrete", "dtype": "int64", "start": int(space.start), "n": int(space.n)}

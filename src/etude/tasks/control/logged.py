@@ -23,7 +23,8 @@ class LoggedTask(ControlTask):
     """Logs, and the environment that they were taken in, where it can be played.
 
     Args:
-        data: a file or folder: .npz, D4RL's .hdf5, a Minari folder, .csv, .parquet, or a run folder with a replay.
+        data: a file or folder: .npz, D4RL's .hdf5, a Minari folder, .csv, .parquet, a run folder with a replay, or what
+            `etude data convert` made of any of them.
         columns: what the columns of a table are, as in 'obs=x1,x2 action=u reward=r episode=id done=end'.
         episode_length: rows of an episode, where nothing in the file says where one ends.
         skip_bad_rows: leave out whole episodes in which something is wrong.
@@ -64,13 +65,21 @@ class LoggedTask(ControlTask):
         path = Path(self.data)
         key = repr((self.fields(), path.resolve(), path.stat().st_mtime_ns if path.exists() else 0))
         if key not in OPENED:
-            found = open_logs(
+            OPENED.clear()
+            OPENED[key] = self._opened(path)
+        return OPENED[key]
+
+    def _opened(self, path: Path) -> Logs:
+        try:
+            return open_logs(
                 path, self.columns, self.episode_length, self.skip_bad_rows, self.allow, self._spaces(),
                 lambda folder: read_replay(folder, self._of_run),
             )  # fmt: skip
-            OPENED.clear()
-            OPENED[key] = found
-        return OPENED[key]
+        except MemoryError:
+            raise DataError(
+                f"{path} does not fit into memory, and neither does what is needed to check it: cut it into several "
+                "files, and write these to one folder with `etude data convert`."
+            ) from None
 
     def _spaces(self) -> Spaces | None:
         return None if self.environment is None else spaces_of(self.environment)
