@@ -181,6 +181,7 @@ def sparse(folder: Path, rows: int, width: int) -> LoggedTask:
     return LoggedTask(data=str(folder))
 
 
+@pytest.mark.slow
 def test_more_than_there_is_memory_is_learned_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etude.experience.logs.table.BLOCK", 1 << 20)
     task = sparse(tmp_path / "large", 500_000, 50)  # 200 MB

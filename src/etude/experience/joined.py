@@ -48,8 +48,13 @@ class Relabel(LogTransform):
 
     Shapes: rewards [N] -> the same. Raises: ConfigError for a function that fails or returns something else.
 
-    >>> Relabel(reward="my_rewards.py:score").reward
-    'my_rewards.py:score'
+    >>> import tempfile
+    >>> ends = dict(terminated=np.array([False, True]), truncated=np.zeros(2, bool), rewards=np.zeros(2))
+    >>> columns = dict(observations=np.zeros((2, 1)), actions=np.zeros((2, 1)), next_observations=np.ones((2, 1)))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "heights.py").write_text("def height(o, a, n): return 10 * n[:, 0]")
+    ...     Relabel(reward=f"{folder}/heights.py:height")(Logs("here", None, **columns, **ends), None).rewards.tolist()
+    [10.0, 10.0]
     """
 
     reward: str = ""
