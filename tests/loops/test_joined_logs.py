@@ -87,6 +87,8 @@ def test_what_was_said_of_rewards_comes_after_them(tmp_path: Path) -> None:
     relabel = Relabel(reward=own(tmp_path, "upright"))
     with pytest.raises(ConfigError, match="of which ReturnsToGo has said something already: put it before that"):
         relabel(ReturnsToGo()(logs, method), method)
+    known = NextActions()(logs, method)
+    assert relabel(known, method).next_actions is known.next_actions, "what was done is done, whatever it is paid"
     later = method.replace(transforms=(relabel,), stages=(Phase(end=0.5), Handover(warmup=10)))
     with pytest.raises(ConfigError, match="Relabel changes what the logs were paid, and what is acted beside them"):
         check(later, logged_task(tmp_path))

@@ -119,6 +119,10 @@ def test_logs_of_other_environments_are_refused(tmp_path: Path) -> None:
     list(data_convert([pole], tmp_path / "pole", fields=["task.allow=constant-rewards"]))
     with pytest.raises(DataError, match=r"pole is of another environment: observations \[4\] and actions Discrete"):
         LoggedTask(data=str(tmp_path / "pole"), environment=pendulum).logs()
+    rare = Spaces(Box(-9.0, 9.0, (4,)), Discrete(3), "somebody")  # of whose choices the logs have two
+    assert read_converted(tmp_path / "pole", rare).spaces is rare
+    with pytest.raises(DataError, match="is of another environment"):
+        read_converted(tmp_path / "pole", Spaces(rare.observation_space, Discrete(1), "somebody"))
     wide = Spaces(Box(-1.0, 1.0, (3,)), Box(-9.0, 9.0, (1,)), "somebody")
     narrow = Spaces(Box(-1.0, 1.0, (3,)), Box(-0.1, 0.1, (1,)), "somebody")
     list(data_convert([swing], tmp_path / "swing"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,12 +27,13 @@ LATER = {
 """What transforms add to logs, and one that does."""
 
 
-def nothing_added(part: LogTransform, logs: Logs) -> None:
-    """Raise ConfigError for logs to which a transform has added what would no longer be true of them."""
-    for name, other in LATER.items():
+def nothing_added(part: LogTransform, logs: Logs, names: Iterable[str] = LATER) -> None:
+    """Raise ConfigError for logs to which a transform has added one of these, which would no longer be true of them."""
+    for name in names:
         if getattr(logs, name) is not None:
             raise ConfigError(
-                f"{type(part).__name__} changes logs of which {other} has said something already: put it before that."
+                f"{type(part).__name__} changes logs of which {LATER[name]} has said something already: put it before "
+                "that."
             )
 
 
@@ -65,8 +67,7 @@ class Relabel(LogTransform):
         return paid_otherwise(method)
 
     def __call__(self, logs: Logs, method: Method) -> Logs:
-        if logs.returns_to_go is not None or logs.compared is not None:
-            nothing_added(self, logs)
+        nothing_added(self, logs, ("returns_to_go", "compared"))
         return replace(logs, rewards=self._said(logs).astype(logs.rewards.dtype))
 
     def _said(self, logs: Logs) -> Numbers:

@@ -165,11 +165,13 @@ def _agrees(own: Spaces, spaces: Spaces, path: Path) -> None:
     if isinstance(own.action_space, gym_spaces.Box) and isinstance(spaces.action_space, gym_spaces.Box):
         one, other = own.action_space, spaces.action_space
         done = one.shape == other.shape and bool((one.low >= other.low).all() and (one.high <= other.high).all())
+    if isinstance(own.action_space, gym_spaces.Discrete) and isinstance(spaces.action_space, gym_spaces.Discrete):
+        done = own.action_space.n <= spaces.action_space.n and own.action_space.start == spaces.action_space.start
     if not (seen and done):
         raise DataError(
             f"{path} is of another environment: observations {list(own.observation_space.shape)} and actions "
             f"{own.action_space}, where {spaces.said_by} has {list(spaces.observation_space.shape)} and "
-            f"{spaces.action_space}."
+            f"{spaces.action_space}. If it is the same, convert again with --task."
         )
 
 
