@@ -134,7 +134,9 @@ def test_a_session_is_ended_with_all_that_left_its_group() -> None:
     import time
 
     code = "import os,time\nif os.fork() == 0: os.setpgid(0, 0)\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True, text=True) as leader:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True, text=True
+    ) as leader:
         assert leader.stdout is not None
         (child,) = {int(leader.stdout.readline()) for _ in range(2)} - {leader.pid}
         end_session(leader.pid)
