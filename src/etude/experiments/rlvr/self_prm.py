@@ -20,11 +20,11 @@ from etude.tasks.language.sums import Sums
 if TYPE_CHECKING:
     from etude.loops.language import LanguageLoop
 
-TASK, SOLVED, JUDGED = Sums(terms=(4, 5)), 2000, 1000
+TASK, SOLVED, JUDGED = Sums(terms=(4, 5)), 1000, 3000
 """What is solved, and how many worked answers and judgements the start was shown; judgements are of other problems."""
-WARM, RATE, STEPS, EVERY = 300, 1e-3, 60, 10
+WARM, RATE, STEPS, EVERY = 600, 1e-3, 100, 20
 """Supervised steps of 32 and their rate; steps of reinforcement, and those between two looks."""
-CHANGES = {"optimizer.lr": 2e-4}
+CHANGES = {"optimizer.lr": 1e-4, "minibatches": 4}
 PROBLEMS, SAMPLES, LOOKED = 200, 16, 100
 """Problems and solutions of each before and after; problems in between, with one solution."""
 F1, ACCURACY, CHOSEN, VOTES = "judge/f1", "pass@1", f"self-prm@{SAMPLES}", f"maj@{SAMPLES}"

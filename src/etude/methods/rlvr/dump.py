@@ -116,9 +116,16 @@ dump = grpo.replace(
         "faster than drawing all alike.",
         bed="language/sums-mixed",
         baseline="grpo",
-        baseline_changes={"regularizers": "kl-to-reference", "regularizers.0.coefficient": 0.001},
+        changes={"minibatches": 4, "optimizer.lr": 1e-4},
+        baseline_changes={
+            "minibatches": 4,
+            "optimizer.lr": 1e-4,
+            "regularizers": "kl-to-reference",
+            "regularizers.0.coefficient": 0.001,
+        },
         measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
         equal=("steps", "completions"),
+        sweep={"optimizer.lr": (1e-4, 2e-4)},
         paper_effect="Faster and higher on Knights and Knaves of 3 to 14 people (figures without numbers).",
     ),
 )

@@ -30,7 +30,7 @@ self_prm = grpo.replace(
         statement="While it learns to solve, and no judgement is trained, a policy's judgements of given solutions get "
         "better, and of 16 of its own solutions its word chooses a right one more often than votes do.",
         task="sums",
-        setting="four and five numbers; 2,000 worked answers and 1,000 judgements shown first, then 60 steps of "
+        setting="four and five numbers; 2,000 worked answers and 1,000 judgements shown first, then 100 steps of "
         "16 x 8, after against before",
         measures=(
             Measure(name="F1 of first wrong steps", smallest=0.03),
