@@ -20,9 +20,9 @@ from etude.tasks.language.sums import Sums
 if TYPE_CHECKING:
     from etude.loops.language import LanguageLoop
 
-TASK, SOLVED, JUDGED = Sums(terms=(4, 5)), 1000, 3000
+TASK, SOLVED, JUDGED = Sums(terms=(4, 5)), 2000, 1000
 """What is solved, and how many worked answers and judgements the start was shown; judgements are of other problems."""
-WARM, RATE, STEPS, EVERY = 600, 1e-3, 100, 20
+WARM, RATE, STEPS, EVERY = 200, 1e-3, 100, 20
 """Supervised steps of 32 and their rate; steps of reinforcement, and those between two looks."""
 CHANGES = {"optimizer.lr": 1e-4, "minibatches": 4}
 PROBLEMS, SAMPLES, LOOKED = 200, 16, 100

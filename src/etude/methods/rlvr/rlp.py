@@ -133,7 +133,7 @@ rlp = grpo.replace(
     reference=MovingAverage(rate=0.001),
     claim=Claim(
         statement="What comes next is foreseen better after thoughts that were rewarded for it than by going on with "
-        "pretraining, on the same texts or at the same cost, and the same GRPO afterwards ends higher.",
+        "pretraining, on the same texts or at the same cost.",
         task="streams",
         setting="Assignments modulo 10 without their values, after 400 steps on such text, half of it with a "
         "thought; 60 steps of 16 texts, with 8 thoughts at each or without any, then 20 steps of GRPO. Of an arm with "
@@ -141,13 +141,13 @@ rlp = grpo.replace(
         measures=(
             Measure(name="log-likelihood at equal tokens", smallest=0.05, bounds=(None, 0.0)),
             Measure(name="log-likelihood at equal compute", smallest=0.05, bounds=(None, 0.0)),
-            Measure(name="accuracy after GRPO at equal tokens"),
+            Measure(name="accuracy after GRPO at equal tokens", role="mechanism"),
             Measure(name="accuracy after GRPO at equal compute", role="mechanism"),
             Measure(name="log-likelihood against the start", role="mechanism", smallest=0.05, bounds=(None, 0.0)),
             Measure(name="information gain against the start", role="mechanism", smallest=0.05, bounds=(None, None)),
         ),
         equal=("texts",),
-        learned_on="accuracy after GRPO at equal tokens",
+        learned_on="log-likelihood at equal tokens",
         paper_effect="Qwen3-1.7B: mean of 36.0% against 30.9% of continued pretraining and 30.3% of the base; after "
         "SFT and RLVR 42.5%, 39.9%, 39.3%; Nemotron-Nano-12B from 42.8% to 61.3%",
     ),

@@ -79,7 +79,7 @@ rlpt = Recipe(
         bed="language/derivations",
         baseline="rlpt",
         baseline_changes={"runs.text.method": "sft"},
-        measures=(Measure(name="end"), Measure(name="area", role="mechanism")),
+        measures=(Measure(name="area"), Measure(name="end", role="mechanism")),
         equal=("steps",),
         paper_effect="before RLVR +2.3 and +1.3 points of pass@1 on AIME24 and AIME25 (Qwen3-4B-Base)",
     ),
