@@ -17,7 +17,7 @@ from etude.tasks.language.compose import Compose
 STEPS = 80
 TASK, TAUGHT = Compose(levels=(3,)), Compose(levels=(1,) * 9 + (3,))
 """Three tables in a row; what the start that is not aligned was taught in large steps, mostly single ones."""
-TEACHING, RATE = 20, 7e-3
+TEACHING, RATE = 30, 4e-3
 CHANGES = {"problems": 16, "experience.size": 8, "optimizer.lr": 4e-4}
 
 

@@ -54,7 +54,7 @@ model_task_alignment = dapo.replace(
         measures=(
             Measure(name="share of majority", smallest=0.2, bounds=(None, None)),
             Measure(name="share of wrong answers alone", smallest=0.2, bounds=(None, None)),
-            Measure(name="accuracy by the truth", role="mechanism", smallest=0.05),
+            Measure(name="accuracy by the truth", role="mechanism", smallest=0.03),
             Measure(name="pass@16 of the start", role="mechanism", minimum=0.8, smallest=0.05),
         ),
         learned_on="accuracy by the truth",
