@@ -180,8 +180,8 @@ deepsearch = dapo.replace(
         statement="Of as many generated tokens, answers that a tree search found teach more than going on with DAPO.",
         bed="language/countdown-medium",
         baseline="dapo",
-        changes={"problems": 12, "experience.width": 4, "experience.depth": 4, "experience.step_tokens": 3},
-        baseline_changes={"problems": 24, "experience.size": 16},
+        changes={"problems": 24, "experience.width": 4, "experience.depth": 4, "experience.step_tokens": 3},
+        baseline_changes={"problems": 16, "experience.size": 16},
         measures=(
             Measure(name="end"),
             Measure(name="area", role="mechanism"),
