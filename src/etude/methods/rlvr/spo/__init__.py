@@ -104,7 +104,7 @@ spo = grpo.replace(
     minibatches=8,
     claim=Claim(
         statement="Of as many generated tokens, eight completions whose segments are credited by four fresh ones each "
-        "teach more than GRPO's thirty-two.",
+        "teach more than GRPO's fifty-two.",
         bed="language/sums-hard",
         baseline="grpo",
         changes={
@@ -113,7 +113,7 @@ spo = grpo.replace(
             "experience.rollouts": 4,
             "experience.temperature": 1.0,
         },
-        baseline_changes={"problems": 8, "experience.size": 32, "epochs": 2, "minibatches": 8},
+        baseline_changes={"problems": 8, "experience.size": 52, "epochs": 2, "minibatches": 8},
         measures=(
             Measure(name="area"),
             Measure(name="end", role="mechanism"),
@@ -122,7 +122,7 @@ spo = grpo.replace(
             ),
         ),
         equal=("steps", "updates"),
-        sweep={"optimizer.lr": (5e-5, 1e-4, 2e-4)},
+        sweep={"optimizer.lr": (1e-4, 2e-4)},
         paper_effect="6 to 12 points over PPO and GRPO on GSM8K",
     ),
 )
