@@ -105,7 +105,7 @@ def test_the_start_is_shown_answers_and_judgements_of_other_problems() -> None:
     assert labels[True] == labels[False]
 
 
-def test_looks_are_after_every_ten_steps_with_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looks_are_after_every_twenty_steps_with_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int, int]] = []
 
     def says(policy: Any, task: Any, split: str, how: str, *, problems: int, samples: int, seed: int) -> Any:
@@ -113,8 +113,8 @@ def test_looks_are_after_every_ten_steps_with_one_seed(monkeypatch: pytest.Monke
         return SimpleNamespace(summary=lambda ks: {n: SimpleNamespace(value=0.5) for n in (F1, ACCURACY, "other")})
 
     monkeypatch.setattr(experiment, "evaluate_judging", says)
-    found = [experiment.look(SimpleNamespace(finished=n, policy=None)) for n in range(1, 21)]  # type: ignore[arg-type]
-    assert [n for n, scores in enumerate(found, 1) if scores] == [10, 20] and found[9] == {F1: 0.5, ACCURACY: 0.5}
+    found = [experiment.look(SimpleNamespace(finished=n, policy=None)) for n in range(1, 41)]  # type: ignore[arg-type]
+    assert [n for n, scores in enumerate(found, 1) if scores] == [20, 40] and found[19] == {F1: 0.5, ACCURACY: 0.5}
     assert asked == [(experiment.LOOKED, 1, START)] * 2
 
 
@@ -159,4 +159,4 @@ def test_the_experiment_begins_both_sides_from_one_start(monkeypatch: pytest.Mon
         ("before", 4, 0), ("before", 5, 0), ("after", 4, experiment.STEPS), ("after", 5, experiment.STEPS),
     ]  # fmt: skip
     assert len({c.start for c in cells}) == 1
-    assert all(c.method.diff(self_prm) == {"optimizer.lr": (None, 2e-4)} for c in cells)
+    assert all(c.method.diff(self_prm) == {"optimizer.lr": (None, 1e-4), "minibatches": (1, 4)} for c in cells)
