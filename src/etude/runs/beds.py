@@ -235,6 +235,15 @@ def start_of(bed: Bed, root: Path = RUNS) -> str:
     return bed.model if bed.start is None else _made(bed, bed.start, root)
 
 
+def model_of(bed: Bed, name: str, root: Path = RUNS) -> str:
+    """The folder of the model that the bed's run of this name makes: 'start', or one of `[made]`.
+
+    Raises: UnknownNameError for a run that the bed has not.
+    """
+    _ordered(name, bed.once, ())
+    return _made(bed, bed.once[name], root)
+
+
 def _made(bed: Bed, start: Start, root: Path) -> str:
     """The folder of the model that such a run makes; it is trained if need be, after those that it names."""
     task = {k: v for k, v in bed.set.items() if k.startswith("task.")}
@@ -257,8 +266,7 @@ def _filled(bed: Bed, texts: Sequence[str], root: Path) -> list[str]:
     """Texts in which each `{NAME}` is the folder of what the bed's run of that name made."""
 
     def folder(found: re.Match[str]) -> str:
-        _ordered(found[1], bed.once, ())
-        return _made(bed, bed.once[found[1]], root)
+        return model_of(bed, found[1], root)
 
     return [NAMED.sub(folder, text) for text in texts]
 
