@@ -12,8 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-
 from etude.core.episodes import Problem
 from etude.core.slots import Context
 from etude.core.streams import Stream
@@ -71,6 +69,8 @@ def _worth(
     problems: Sequence[Problem], task: Digest, policy: LanguagePolicy, by: LanguagePolicy, context: Context, seed: int
 ) -> list[float]:
     """V(x) of each prompt, by the head of A-LoL, fitted to one completion of each of the first so many."""
+    import torch  # after etude, which chooses kernels
+
     chosen = problems[:FITTED]
     paid = torch.tensor(values(by, Groups(size=1).collect(chosen, context)))
     random = Stream(seed).split("value").torch
