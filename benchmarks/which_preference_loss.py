@@ -91,10 +91,10 @@ WAYS = (
     Way("CoPG", "copg", "scores", "objective.link.beta", (0.1, 0.3, 1.0)),
     Way("A-LoL", "a-lol-offline", "scores", "objective.factor.epsilon", (0.9, 0.5, 0.1)),
     Way("REBEL", "rebel", "samples", PENALTY, HELD,
-        {**SCORED, "rewards": "reward-model,missing-end,kl-penalty"}),
-    Way("P3O", "p3o", "samples", PENALTY, HELD, {**SCORED, "rewards": "reward-model,kl-penalty"}),
+        {"rewards": "reward-model,missing-end,kl-penalty", **SCORED}),
+    Way("P3O", "p3o", "samples", PENALTY, HELD, {"rewards": "reward-model,kl-penalty", **SCORED}),
     Way("RLOO", "rloo", "samples", PENALTY, HELD,
-        {**SCORED, "rewards": "reward-model,kl-penalty", "reference": "frozen"}),
+        {"rewards": "reward-model,kl-penalty", "reference": "frozen", **SCORED}),
 )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def jobs_of(way: Way, data: str, strength: float, rate: float, seeds: int, first
     if way.learns == "scores":  # on a task of their own, which the bed's start knows nothing of
         start = model_of(bed, "start")
         fields["task.judged"] = judged(data)
-        bed = dataclasses.replace(bed, task=str(JUDGED), model=start, start=None, made={})
+        bed = dataclasses.replace(bed, task=f"{JUDGED}:judged_digest", baseline_set={}, model=start, start=None, made={})
     return runs_of(bed, way.method, seeds, fields, first=first)
 
 
