@@ -117,7 +117,8 @@ def jobs_of(way: Way, data: str, strength: float, rate: float, seeds: int, first
     if way.learns == "scores":  # on a task of their own, which the bed's start knows nothing of
         start = model_of(bed, "start")
         fields["task.judged"] = judged(data)
-        bed = dataclasses.replace(bed, task=f"{JUDGED}:judged_digest", baseline_set={}, model=start, start=None, made={})
+        task = f"{JUDGED}:judged_digest"
+        bed = dataclasses.replace(bed, task=task, baseline_set={}, model=start, start=None, made={})
     return runs_of(bed, way.method, seeds, fields, first=first)
 
 
