@@ -1,0 +1,89 @@
+"""Papers stacked on papers: what is said to go together trains, with the parts of each; what does not is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.core.edit import set_values, stack
+from etude.core.errors import ConfigError
+from etude.core.fit import check
+from etude.core.registry import get_method
+from etude.loops.language import LanguageLoop
+from etude.policies.language import LanguagePolicy
+from etude.tasks import resolve_task
+
+SMALL: Mapping[str, Any] = {"problems": 4}
+SCORED = {**SMALL, "rewards.reward-model.model": "{model}"}
+STACKS: Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
+    "grpo+clip-cov+dump": ("sums", SMALL, ("covariance-clip", "learnability-bandit")),
+    "dapo+ghpo+memory-r-plus": ("sums", {**SMALL, "experience.size": 4}, ("look-again", "memory-reward")),
+    "dr-grpo+nft": ("sums", {**SMALL, "minibatches": 1}, ("negative-aware",)),
+    "relift+critique-grpo": ("sums", SMALL, ("look-again", "attempt-and-critique", "interleaved")),
+    "rloo+aepo": ("sums", SMALL, ("aepo",)),
+    "ppo-max+rto+pf-ppo": (
+        "digest", {**SCORED, "rewards.dpo-token-reward.whose.model": "{model}"}, ("dpo-token-reward", "rank-filter"),
+    ),
+    "rebel+pf-ppo": ("digest", SCORED, ("rank-filter", "squared-to-reward")),
+    "rebel+salsa": ("digest", {**SMALL, "reference.models": "{model}"}, ("soup", "squared-to-reward")),
+    "grpo+brpo": ("digest", SMALL, ("balanced-groups",)),
+    "grpo+rlmt": ("digest", {**SMALL, "rewards.answer-score.model": "{model}"}, ("answer-score",)),
+    "cosmos-mcts+orpo": ("grammar-stories", {**SMALL, "experience.search.simulations": 4}, ("pairs-by-search", "log-odds")),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a model with a value head, for whoever scores by one."""
+    policy, folder = LanguagePolicy.load("tiny", device="cpu"), tmp_path_factory.mktemp("model")
+    policy.add_value_head()
+    policy.save(Path(folder))
+    return str(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STACKS)
+def test_a_stack_that_is_said_to_run_takes_a_step(name: str, model: str) -> None:
+    task, fields, parts = STACKS[name]
+    base, *others = name.split("+")
+    method = stack(get_method(base), others)
+    method = set_values(method, {k: v.format(model=model) if isinstance(v, str) else v for k, v in fields.items()})
+    there = {part.name for part in method.parts().values()}
+    assert there.issuperset(parts), f"{sorted(set(parts) - there)} of {sorted(there)}"
+    played: Any = resolve_task(task)
+    check(method, played)
+    loop = LanguageLoop(method, played, LanguagePolicy.load("tiny", device="cpu"), seed=0, steps=1)
+    assert loop.step().metrics["rows"] > 0
+
+
+REFUSED: Mapping[str, tuple[str, str]] = {
+    "grpo+deepsearch+spo": ("sums", "both set experience"),  # two searches
+    "grpo+hgpo+spo": ("hybrid-sums", "both set experience"),  # a forced token and a tree
+    "hgpo+groups": ("hybrid-sums", "set experience=both-modes"),  # compares modes that nobody forces
+    "grpo+dpo+ppo": ("preferences", "both set objective"),  # a pair's link and a clipped surrogate
+    "dpo+ppo": ("preferences", "Pairs takes its rows from data"),
+    "rebel+dpo": ("digest", "Pairs takes its rows from data"),
+    "deepsearch+t-ppo": ("sums", "rows that go on in a later step"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_stack_that_contradicts_itself_is_refused_in_a_sentence(name: str) -> None:
+    task, words = REFUSED[name]
+    base, *others = name.split("+")
+    with pytest.raises(ConfigError, match=words):
+        check(stack(get_method(base), others), resolve_task(task))
+
+
+def test_a_recipe_takes_another_method_as_its_last_stage() -> None:
+    fields = {"runs.rlvr.method": "rebel", "runs.rlvr.set": ["rewards.missing-end.value=-2.0"]}
+    recipe: Any = set_values(get_method("tulu-3"), fields)
+    check(recipe, resolve_task("lookups"))
+    last = recipe.runs[-1]
+    assert last.method == "rebel" and last.begins == "dpo"
+    assert any(
+        getattr(part, "name", "") == "squared-to-reward" for m in recipe.made_of() for part in m.parts().values()
+    )
