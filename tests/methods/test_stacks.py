@@ -31,7 +31,9 @@ STACKS: Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
     "rebel+salsa": ("digest", {**SMALL, "reference.models": "{model}"}, ("soup", "squared-to-reward")),
     "grpo+brpo": ("digest", SMALL, ("balanced-groups",)),
     "grpo+rlmt": ("digest", {**SMALL, "rewards.answer-score.model": "{model}"}, ("answer-score",)),
-    "cosmos-mcts+orpo": ("grammar-stories", {**SMALL, "experience.search.simulations": 4}, ("pairs-by-search", "log-odds")),
+    "cosmos-mcts+orpo": (
+        "grammar-stories", {**SMALL, "experience.search.simulations": 4}, ("pairs-by-search", "log-odds"),
+    ),
 }  # fmt: skip
 
 
