@@ -29,7 +29,7 @@ from etude.evaluation.verdicts import paired_interval
 from etude.rewards.model import RewardModel
 from etude.runs.beds import CONFIRMING, Bed, load_bed, model_of, runs_of, scores_of
 from etude.runs.frontiers import frontiers
-from etude.runs.jobs import Job, run_jobs
+from etude.runs.jobs import Job, Workers, run_jobs
 from etude.runtime.environment import record
 
 HERE = Path(__file__).resolve().parent
@@ -101,7 +101,7 @@ def scored(job: Job, way: Way, looks: Sequence[int]) -> list[float]:
     return [float(first), *(float(np.nanmean(paid[a:b])) for a, b in pairwise(looks))]
 
 
-def measured(way: Way, seeds: int, workers: int | None) -> Found:
+def measured(way: Way, seeds: int, workers: Workers) -> Found:
     """What came of a way."""
     bed = bed_of()
     jobs = runs_of(bed, way.method, seeds, way.fields)
@@ -163,7 +163,8 @@ def main() -> None:
         print(f"{table(found)}\n\n{draw(found)}")
         return
     here = record(CONFIRMING)
-    found = {way.name: measured(way, asked.seeds, asked.workers) for way in WAYS if way.name in asked.ways}
+    with Workers(asked.workers) as workers:
+        found = {way.name: measured(way, asked.seeds, workers) for way in WAYS if way.name in asked.ways}
     if len(found) == len(WAYS):
         ways = {name: {k: np.round(v, 4).tolist() for k, v in each._asdict().items()} for name, each in found.items()}
         told = {"seeds": asked.seeds, "processor": here["processor"], "commit": here["commit"], "ways": ways}

@@ -31,7 +31,7 @@ from etude.evaluation.verdicts import paired_interval
 from etude.runs.beds import CONFIRMING, RUNS, TUNING, Bed, load_bed, model_of, runs_of, scores_of
 from etude.runs.code import text_hash
 from etude.runs.frontiers import frontiers
-from etude.runs.jobs import Job, run_jobs
+from etude.runs.jobs import Job, Workers, run_jobs
 from etude.runtime.disk import replace_file
 from etude.runtime.environment import record
 
@@ -135,7 +135,7 @@ def judged(data: str) -> str:
     return str(path.resolve())
 
 
-def rates(ways: Sequence[Way], workers: int | None) -> dict[str, dict[float, float]]:
+def rates(ways: Sequence[Way], workers: Workers) -> dict[str, dict[float, float]]:
     """The gold score that each way comes to with each rate, on the clean data with its middle strength."""
     tried = {(way.name, rate): jobs_of(way, CLEAN, way.values[1], rate, 1, TUNING) for way in ways for rate in RATES}
     run_jobs([job for jobs in tried.values() for job in jobs], workers)
@@ -146,7 +146,7 @@ def rates(ways: Sequence[Way], workers: int | None) -> dict[str, dict[float, flo
     }
 
 
-def measured(way: Way, data: str, rate: float, seeds: int, workers: int | None) -> list[dict[str, Any]]:
+def measured(way: Way, data: str, rate: float, seeds: int, workers: Workers) -> list[dict[str, Any]]:
     """What each seed of a way came to: divergences and gold scores by strength, and the start's."""
     bed = bed_of(data)
     jobs = [jobs_of(way, data, strength, rate, seeds) for strength in way.values]
@@ -232,12 +232,13 @@ def main() -> None:
     else:
         here = record(CONFIRMING)
         ways = [way for way in WAYS if way.name in asked.ways]
-        tuned = rates(ways, asked.workers)
-        best = {name: max(tried, key=tried.__getitem__) for name, tried in tuned.items()}
-        known = {
-            data: {way.name: measured(way, data, best[way.name], asked.seeds, asked.workers) for way in ways}
-            for data in asked.data
-        }
+        with Workers(asked.workers) as workers:
+            tuned = rates(ways, workers)
+            best = {name: max(tried, key=tried.__getitem__) for name, tried in tuned.items()}
+            known = {
+                data: {way.name: measured(way, data, best[way.name], asked.seeds, workers) for way in ways}
+                for data in asked.data
+            }
         if len(ways) == len(WAYS) and len(known) == len(DATA):
             told = {"seeds": asked.seeds, "processor": here["processor"], "commit": here["commit"], "rates": tuned}
             RECORD.write_text(json.dumps({**told, "data": known}, indent=1) + "\n", encoding="utf-8")
