@@ -5,7 +5,7 @@
 
 Each way has its paper's settings but for what a model of this size needs (`WAYS`), 32 problems of 8 completions a step
 unless it searches; nothing was tuned. How many steps make the tokens is found out by three of them. Runs are kept below
-runs/beds, where what was stopped goes on; numbers go to records/when_nothing_is_solved.json. A cell is the mean over
+runs/beds, where what was stopped goes on; numbers of a bed go to records/when_nothing_is_solved.json. A cell is the mean over
 seeds of what is solved at the first try of 400 new problems, two tries each, with its 95 % interval (Student's t).
 
 Counted are the tokens that the policy generates, those thrown away too; and, in the second account, those of answers
@@ -177,9 +177,11 @@ def main() -> None:
         name: {way.method: measured(load_bed(f"language/{name}"), way, asked.seeds, asked.workers) for way in ways}
         for name in asked.beds
     }
-    found = {"seeds": asked.seeds, "tokens": TOKENS, "processor": here["processor"], "commit": here["commit"]}
-    if len(ways) == len(WAYS) and len(beds) == len(BEDS):
-        RECORD.write_text(json.dumps({**found, "beds": beds}, indent=1) + "\n", encoding="utf-8")
+    if len(ways) == len(WAYS):
+        about = {"seeds": asked.seeds, "tokens": TOKENS, "processor": here["processor"], "commit": here["commit"]}
+        known = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else {}
+        known |= {name: {**about, "ways": found} for name, found in beds.items()}
+        RECORD.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
     print(table(beds))
 
 
