@@ -6,8 +6,8 @@
 Each way has its paper's settings but for what a model of this size needs (`WAYS`), 32 problems of 8 completions a step
 unless it searches; nothing was tuned. How many steps make the tokens is found out by three of them. Runs are kept below
 runs/beds, where what was stopped goes on; numbers of a bed go to records/when_nothing_is_solved.json. A cell is the
-mean over seeds of what is solved at the first try of 400 new problems, two tries each, with its 95 % interval (Student's
-t).
+mean over seeds of what is solved at the first try of 400 new problems, two tries each, with its 95 % interval
+(Student's t).
 
 Counted are the tokens that the policy generates, those thrown away too; and, in the second account, those of answers
 that it learned from (`given_tokens`) or had in view (`shown_tokens`) as well.
