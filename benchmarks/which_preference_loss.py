@@ -1,14 +1,14 @@
 """Which preference loss: twelve ways to learn from the same comparisons, and what they earn for how far they go.
 
     python benchmarks/which_preference_loss.py                       # train what is missing, then print the tables
-    python benchmarks/which_preference_loss.py --data "4,000 pairs" --ways dpo rloo --seeds 2 --workers 1
+    python benchmarks/which_preference_loss.py --data "4,000 pairs" --ways DPO RLOO --seeds 2 --workers 1
 
 All begin at the same writer of `digest`, whose gold score is known, and take 100 steps of 64 prompts. What they know of
 it are pairs. Some learn from the pairs themselves, some from four answers to each of the same prompts and some from
 two samples of their own to each prompt, both scored by one reward model of these pairs. Every way is run with three
 strengths of what holds it back, after its rate was chosen from `RATES` by the gold score that the middle strength comes
 to on a seed of its own with 4,000 right pairs. Runs are kept below runs/beds, where what was stopped goes on; numbers
-go to records/which_preference_loss.json.
+of each quality of data go to records/which_preference_loss.json.
 """
 
 from __future__ import annotations
@@ -146,11 +146,9 @@ def rates(ways: Sequence[Way], workers: Workers) -> dict[str, dict[float, float]
     }
 
 
-def measured(way: Way, data: str, rate: float, seeds: int, workers: Workers) -> list[dict[str, Any]]:
-    """What each seed of a way came to: divergences and gold scores by strength, and the start's."""
+def measured(data: str, jobs: Sequence[Sequence[Job]]) -> list[dict[str, Any]]:
+    """What each seed of a way came to, from its runs by strength: divergences, gold scores, and the start's."""
     bed = bed_of(data)
-    jobs = [jobs_of(way, data, strength, rate, seeds) for strength in way.values]
-    run_jobs([job for each in jobs for job in each], workers)
     found = frontiers(bed.goal, jobs, model_of(bed, "start"), bed.metric, bed.split, PROBLEMS, SAMPLES)
     return [{"kl": rounded(f.kl), "gold": rounded(f.score), "start": round(f.start, 4)} for f in found]
 
@@ -219,6 +217,25 @@ def draw(data: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> Path:
     return draw_panels(panels, PICTURE, x_label="KL from the start, nats per answer", y_label="gold score")
 
 
+def trained(ways: Sequence[Way], data: Sequence[str], seeds: int, workers: int | None) -> dict[str, Any]:
+    """What ways came to, by data and way; where there are all, it is written down beside what is known of other data."""
+    here, found = record(CONFIRMING), dict[str, Any]()
+    with Workers(workers) as pool:
+        tuned = rates(ways, pool)
+        print(json.dumps(tuned))
+        best = {name: max(tried, key=tried.__getitem__) for name, tried in tuned.items()}
+        for quality in data:
+            jobs = {w.name: [jobs_of(w, quality, v, best[w.name], seeds) for v in w.values] for w in ways}
+            run_jobs([job for each in jobs.values() for some in each for job in some], pool)
+            found[quality] = {name: measured(quality, each) for name, each in jobs.items()}
+            if len(ways) == len(WAYS):
+                about = {"seeds": seeds, "processor": here["processor"], "commit": here["commit"], "rates": tuned}
+                known = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else {}
+                known[quality] = {**about, "ways": found[quality]}
+                RECORD.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", nargs="+", default=list(DATA), choices=list(DATA))
@@ -228,21 +245,10 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="only print the tables and draw the picture of the record")
     asked = parser.parse_args()
     if asked.page:
-        known = json.loads(RECORD.read_text(encoding="utf-8"))["data"]
+        record_of = json.loads(RECORD.read_text(encoding="utf-8"))
+        known = {quality: record_of[quality]["ways"] for quality in DATA if quality in record_of}
     else:
-        here = record(CONFIRMING)
-        ways = [way for way in WAYS if way.name in asked.ways]
-        with Workers(asked.workers) as workers:
-            tuned = rates(ways, workers)
-            best = {name: max(tried, key=tried.__getitem__) for name, tried in tuned.items()}
-            known = {
-                data: {way.name: measured(way, data, best[way.name], asked.seeds, workers) for way in ways}
-                for data in asked.data
-            }
-        if len(ways) == len(WAYS) and len(known) == len(DATA):
-            told = {"seeds": asked.seeds, "processor": here["processor"], "commit": here["commit"], "rates": tuned}
-            RECORD.write_text(json.dumps({**told, "data": known}, indent=1) + "\n", encoding="utf-8")
-        print(json.dumps(tuned))
+        known = trained([way for way in WAYS if way.name in asked.ways], asked.data, asked.seeds, asked.workers)
     for quality, found in known.items():
         print(f"\n{quality}\n\n{table(found)}")
     if asked.page:
