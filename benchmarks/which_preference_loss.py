@@ -218,7 +218,7 @@ def draw(data: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> Path:
 
 
 def trained(ways: Sequence[Way], data: Sequence[str], seeds: int, workers: int | None) -> dict[str, Any]:
-    """What ways came to, by data and way; where there are all, it is written down beside what is known of other data."""
+    """What ways came to, by data and way; that of all of them is written down beside what is known of other data."""
     here, found = record(CONFIRMING), dict[str, Any]()
     with Workers(workers) as pool:
         tuned = rates(ways, pool)
