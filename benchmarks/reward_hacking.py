@@ -4,8 +4,8 @@
     python benchmarks/reward_hacking.py --ways PPO "PPO-max" --seeds 2 --workers 1
 
 All begin at the same writer of `digest` and are paid by the same reward model of 500 pairs, which does not know that
-words said again are worth nothing; each has its paper's settings but for rates and sizes, as its claim has them, and
-nothing was tuned here. Runs are kept below runs/beds, where what was stopped goes on; numbers go to
+words said again are worth nothing; each has its paper's settings but for rates, sizes and the penalties that are said,
+and nothing was tuned here. Runs are kept below runs/beds, where what was stopped goes on; numbers go to
 records/reward_hacking.json, the picture to docs/images/reward-hacking.png.
 """
 
@@ -139,13 +139,11 @@ def shown(value: Interval) -> str:
 
 
 def draw(found: Mapping[str, Found]) -> Path:
-    """Gold and proxy along each way, gains over the start's; bands are the range over seeds."""
+    """What the reward model says along each way, and the gold score; bands are the range over seeds."""
+    lines = {"reward model": {n: x.proxy for n, x in found.items()}, "gold": {n: x.gold for n, x in found.items()}}
     panels = {
-        name: {
-            label: Band(each.at, line.mean(0), line.min(0), line.max(0))
-            for label, line in (("gold", each.gold), ("reward model", each.proxy))
-        }
-        for name, each in found.items()
+        title: {name: Band(found[name].at, line.mean(0), line.min(0), line.max(0)) for name, line in each.items()}
+        for title, each in lines.items()
     }
     return draw_panels(panels, PICTURE, x_label="training steps", y_label="score")
 
