@@ -222,6 +222,29 @@ def test_comments_and_docstrings_change_no_number() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("own", "best", "left"),
+    [
+        ({}, {"optimizer.lr": 1e-4, "minibatches": 1}, {}),  # the rate that a model of this size gets
+        ({}, {"optimizer.lr": 2e-4, "minibatches": 1}, {"optimizer.lr": 2e-4}),
+        ({"optimizer.lr": 3e-4}, {"optimizer.lr": 3e-4}, {"optimizer.lr": 3e-4}),
+        ({"optimizer.lr": 3e-4}, {"optimizer.lr": 1e-4}, {"optimizer.lr": 1e-4}),
+        ({}, {"objective": "clipped-surrogate", "objective.low": 0.2}, {}),
+        ({}, {"advantages": "gae", "minibatches": 1}, {"advantages": "gae"}),
+        # the clip is that of the part as it is, and not of the one that takes its place
+        ({"objective.low": 0.3}, {"objective": "clipped-surrogate", "objective.low": 0.3},
+         {"objective": "clipped-surrogate", "objective.low": 0.3}),
+    ],
+)  # fmt: skip
+def test_what_tuning_chose_and_is_so_anyway_makes_no_other_runs(
+    tmp_path: Path, own: dict[str, Any], best: dict[str, Any], left: dict[str, Any]
+) -> None:
+    (tmp_path / "plain.toml").write_text('about = "x"\ntask = "compose"\nsteps = 2\n[test]\nevery = 1\n')
+    bed = load_bed(str(tmp_path / "plain.toml"))
+    assert tuning.changed(bed, "grpo", own, best, tmp_path) == {**own, **left}
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked_workers")
 def test_a_start_is_made_once(tmp_path: Path) -> None:
     start = '[start]\nmethod = "sft"\nsteps = 1\nset = { problems = 2 }\n'

@@ -220,7 +220,7 @@ def runs_of(
         arm: a method, with parts stacked by '+'.
         changes: fields set beside the bed's own; `{NAME}` is what the bed's run of that name made.
     """
-    set_ = _assigned(bed, {**bed.set, **(changes or {})}, root)
+    set_ = assigned(bed, {**bed.set, **(changes or {})}, root)
     flags = ["--evaluate", bed.test.problems, "--evaluate-every", bed.test.every]
     together = bed.goal.together
     flags += [] if together else ["--evaluate-samples", bed.test.samples, "--evaluate-split", bed.split]
@@ -249,7 +249,7 @@ def _made(bed: Bed, start: Start, root: Path) -> str:
     task = {k: v for k, v in bed.set.items() if k.startswith("task.")}
     (model,) = _filled(bed, [start.model], root)
     (job,) = jobs_for(
-        start.method, bed.task, model, 1, start.steps, _assigned(bed, {**task, **start.set}, root),
+        start.method, bed.task, model, 1, start.steps, assigned(bed, {**task, **start.set}, root),
         _home(root / "starts", start.method, bed), start.seed, flags=("--evaluate", "0"),
     )  # fmt: skip
     run_jobs([job], workers=1)
@@ -257,7 +257,7 @@ def _made(bed: Bed, start: Start, root: Path) -> str:
     return str(newest / "model")
 
 
-def _assigned(bed: Bed, values: Fields, root: Path) -> tuple[str, ...]:
+def assigned(bed: Bed, values: Fields, root: Path) -> tuple[str, ...]:
     """Fields with their values as `--set` has them, those that are made filled in."""
     return tuple(_filled(bed, assignments(values), root))
 
@@ -323,7 +323,7 @@ def composition(arm: str | Method, world: World) -> str:
 
     Of one that names other methods, a recipe, also of what these are made of.
     """
-    arm = _composed(arm, world)
+    arm = composed(arm, world)
     inside = arm.made_of()
     modules = sorted({type(part).__module__ for each in (arm, *inside) for part in each.parts().values()})
     sources = [code_of(Path(str(sys.modules[module].__file__))) for module in modules]
@@ -332,7 +332,7 @@ def composition(arm: str | Method, world: World) -> str:
 
 def made_of(arm: str | Method, world: World) -> list[dict[str, Any]]:
     """All parts of an arm and their values as JSON, and those of the methods that it names."""
-    arm = _composed(arm, world)
+    arm = composed(arm, world)
     return [_values(each) for each in (arm, *arm.made_of())]
 
 
@@ -347,7 +347,8 @@ def still_made_of(before: Sequence[Mapping[str, Any]], arm: str | Method, world:
         return False
 
 
-def _composed(arm: str | Method, world: World) -> Method:
+def composed(arm: str | Method, world: World) -> Method:
+    """An arm as a method: one of that name, with parts stacked by '+', or itself."""
     if isinstance(arm, Method):
         return arm
     name, *parts = arm.split("+")

@@ -21,7 +21,7 @@ from etude.runs.claim_runs import PUBLISHED, TUNED
 from etude.runs.code import text_hash
 from etude.runs.jobs import Job, Workers, run_jobs
 from etude.runs.measuring import budgets, by_level
-from etude.runs.tuning import combinations, sweep_jobs, swept
+from etude.runs.tuning import changed, combinations, sweep_jobs, swept
 from etude.runtime.interrupts import Interrupted
 from etude.runtime.jsonl import JsonLines, append
 
@@ -100,7 +100,7 @@ def _runs(bed: Bed, arm: Arm, sweep: Sweep, seeds: int, root: Path, pool: Worker
     """What the runs of an arm came to, or a line that says why there are none."""
     try:
         best = _best(bed, arm, sweep, root, pool)
-        jobs = runs_of(bed, arm.method, seeds, {**arm.changes, **best}, root=root)
+        jobs = runs_of(bed, arm.method, seeds, changed(bed, arm.method, arm.changes, best, root), root=root)
         run_jobs(jobs, pool)
     except Interrupted:
         raise

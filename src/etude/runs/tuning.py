@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from etude.core.claims import Claim, core_measures
+from etude.core.edit import set_values
 from etude.evaluation.pairs import Pair, Results
-from etude.runs.beds import RUNS, TUNING, Bed, Fields, Scores, runs_of, scores_of
+from etude.runs.beds import RUNS, TUNING, Bed, Fields, Scores, assigned, composed, runs_of, scores_of, start_of
 from etude.runs.jobs import Job, Workers, run_jobs
 
+RATE = "optimizer.lr"
 SEEDS, TOGETHER = 2, 6
 """Seeds of each setting; more where seeds train together and cost next to nothing."""
 
@@ -26,12 +28,44 @@ def arms_of(
     Args:
         best: what tuning set, {'arm': fields, 'baseline': fields}.
     """
-    arms = [
-        [job for first, count in _spans(seeds)
-         for job in runs_of(bed, name, count, {**own, **best.get(side, {})}, first=first, root=root)]
-        for side, name, own in _sides(bed, method, claim)
-    ]  # fmt: skip
+
+    def runs(side: str, name: str, own: Fields) -> list[Job]:
+        fields = changed(bed, name, own, best.get(side, {}), root)
+        return [
+            job for first, count in _spans(seeds) for job in runs_of(bed, name, count, fields, first=first, root=root)
+        ]
+
+    arms = [runs(*side) for side in _sides(bed, method, claim)]
     return arms[0], arms[1]
+
+
+def changed(bed: Bed, arm: str, own: Fields, best: Fields, root: Path = RUNS) -> Fields:
+    """Fields of an arm with those that tuning set, less what is so without it: such runs are those of the arm as it is.
+
+    Args:
+        own: fields that the arm has untuned, beside the bed's.
+    """
+    if not best:
+        return own
+    fields = [f for f in assigned(bed, {**bed.set, **own}, root) if not f.startswith("task.")]
+    method = set_values(composed(arm, bed.goal.world), fields)
+    told = {name: value for name, value in best.items() if set_values(method, {name: value}) != method}
+    if set_values(method, told) != set_values(method, best):  # one field says which part another one is of
+        told = dict(best)
+    if RATE in told and told[RATE] == _automatic(bed, method, root):
+        del told[RATE]
+    return {**own, **told}
+
+
+def _automatic(bed: Bed, method: Any, root: Path) -> float | None:
+    """The learning rate that a model of the bed gets where a method names none; None if it names one."""
+    if bed.goal.together or getattr(method, "optimizer", None) is None or method.optimizer.lr is not None:
+        return None
+    from etude.optimizers.adam import automatic_rate
+    from etude.policies.language import LanguagePolicy
+
+    policy = LanguagePolicy.load(start_of(bed, root), device="cpu")
+    return automatic_rate(sum(weight.numel() for weight in policy.parameters()))
 
 
 def best_setting(values: Mapping[str, float]) -> str:
