@@ -43,6 +43,8 @@ BED, PROBLEMS, SAMPLES, LEVEL = "preference/digest", 400, 2, 0.95
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 LEVELS = (0.5, 1.0, 2.0, 4.0)
 """Divergences from the start, in nats per answer, at which gold scores are compared."""
+SHOWN = 6.0
+"""The largest divergence of the picture."""
 CLEAN = "4,000 pairs"
 DATA: Mapping[str, Mapping[str, Any]] = {
     "500 pairs": {"task.size": 500},
@@ -205,16 +207,19 @@ def shown(cell: Interval | None, top: float | None) -> str:
 
 
 def draw(data: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> Path:
-    """Gold against divergence, a panel for each quality of data; bands are the range over seeds."""
-    panels = {}
+    """Gold against divergence, a panel for each quality of data and what is learned from; bands are seeds' ranges."""
+    panels: dict[str, dict[str, Band]] = {}
+    learns = {way.name: way.learns for way in WAYS}
     for quality, ways in data.items():
-        panels[quality] = {}
         for name, ends in ways.items():
             found = read(ends)
-            at = np.linspace(0.0, min(f.reach for f in found), 30)
+            at = np.linspace(0.0, min(SHOWN, *(f.reach for f in found)), 30)
             lines = np.array([f.at(at) for f in found])
-            panels[quality][name] = Band(at, lines.mean(0), lines.min(0), lines.max(0))
-    return draw_panels(panels, PICTURE, x_label="KL from the start, nats per answer", y_label="gold score")
+            panel = panels.setdefault(f"{quality}: from {learns[name]}", {})
+            panel[name] = Band(at, lines.mean(0), lines.min(0), lines.max(0))
+    return draw_panels(
+        panels, PICTURE, x_label="KL from the start, nats per answer", y_label="gold score", legends=True
+    )
 
 
 def trained(ways: Sequence[Way], data: Sequence[str], seeds: int, workers: int | None) -> dict[str, Any]:

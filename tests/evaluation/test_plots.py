@@ -12,7 +12,7 @@ import pytest
 
 from etude.core.errors import DataError, MissingExtraError
 from etude.evaluation import plots
-from etude.evaluation.intervals import Interval
+from etude.evaluation.intervals import Band, Interval
 
 CURVES = {"grpo": np.linspace(0, 1, 20).reshape(4, 5), "dapo": np.linspace(0, 2, 20).reshape(4, 5)}
 CORRECT = np.random.default_rng(0).random((20, 6)) < 0.4
@@ -50,6 +50,20 @@ def test_figures_show_the_statistics(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert [t.get_text() for t in learning.get_legend().get_texts()] == ["grpo", "dapo"]
     assert attempts.lines[0].get_ydata()[[0, -1]] == pytest.approx([CORRECT.mean(), CORRECT.any(1).mean()])
     assert [t.get_text() for t in attempts.get_xticklabels()] == ["1", "2", "4", "6"]
+
+
+def test_panels_can_have_lines_of_their_own_on_one_scale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen = []
+    monkeypatch.setattr(plots, "_save", lambda figure, path: seen.append(figure) or path)
+    at = np.array([0.0, 1.0])
+    panels = {"pairs": {"DPO": Band(at, at, at, at)}, "samples": {"RLOO": Band(at, 3 * at, 3 * at, 3 * at)}}
+    for legends in (False, True):
+        plots.draw_panels(panels, tmp_path, x_label="KL", y_label="gold", legends=legends)
+    shared, own = (figure.axes for figure in seen)
+    assert [ax.lines[0].get_color() for ax in own] == [shared[0].lines[0].get_color()] * 2
+    assert shared[0].lines[0].get_color() != shared[1].lines[0].get_color()
+    assert [[t.get_text() for t in ax.get_legend().get_texts()] for ax in own] == [["DPO"], ["RLOO"]]
+    assert own[0].get_ylim() == own[1].get_ylim() and own[0].get_ylim()[1] >= 3
 
 
 def test_crossed_intervals_show_both_places_on_equal_axes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

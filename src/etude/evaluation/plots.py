@@ -212,17 +212,20 @@ def schedules(
 
 
 def draw_panels(
-    panels: Mapping[str, Mapping[str, Band]], path: Path, *, x_label: str, y_label: str, doubling: bool = False
-) -> Path:
+    panels: Mapping[str, Mapping[str, Band]], path: Path, *, x_label: str, y_label: str, doubling: bool = False,
+    legends: bool = False,
+) -> Path:  # fmt: skip
     """Lines with bands, a panel for each title (a task, say), three beside each other; colours mean the same in all.
 
-    With `doubling`, x is log2 of what the axis says.
+    With `doubling`, x is log2 of what the axis says. With `legends` every panel has lines, colours and a legend of its
+    own, on one scale.
     """
     figure, axes = _figure(4.0, list(panels))
     names = list(dict.fromkeys(name for bands in panels.values() for name in bands))
     for ax, bands in zip(axes, panels.values()):
+        own = list(bands) if legends else names
         for name, band in bands.items():
-            colour, marker = _colour(names.index(name)), "o" if len(band.x) < 12 else None
+            colour, marker = _colour(own.index(name)), "o" if len(band.x) < 12 else None
             ax.fill_between(band.x, band.low, band.high, color=colour, alpha=0.18, linewidth=0)
             ax.plot(band.x, band.value, color=colour, linewidth=2, label=name, marker=marker, markersize=4)
         ax.grid(axis="y", color=LINE, linewidth=0.8)
@@ -230,8 +233,11 @@ def draw_panels(
         if doubling:
             places = sorted({float(x) for band in bands.values() for x in band.x})
             ax.set_xticks(places, [f"{2**x:.0f}" for x in places])
+        if legends:
+            ax.sharey(axes[0])
+            ax.legend(frameon=False, labelcolor=INK, fontsize=9)
     axes[0].set_ylabel(y_label)
-    if len(names) > 1:
+    if len(names) > 1 and not legends:
         axes[0].legend(frameon=False, labelcolor=INK, fontsize=9)
     return _save(figure, path)
 

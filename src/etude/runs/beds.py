@@ -313,7 +313,7 @@ ELSEWHERE = (
     "runs/claims.py", "runs/code.py", "runs/contest.py", "runs/frontiers.py", "runs/looks.py", "runs/measuring.py",
     "runs/plans.py", "runs/presets.py", "runs/studies.py", "runs/tuning.py",
     "evaluation/frontiers.py", "evaluation/gates.py", "evaluation/learning.py", "evaluation/pairs.py",
-    "evaluation/verdicts.py", "core/claims.py",
+    "evaluation/plots.py", "evaluation/verdicts.py", "core/claims.py",
 )  # fmt: skip
 """What of the library no number of a run rests on; methods count one by one."""
 
