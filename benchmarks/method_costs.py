@@ -124,7 +124,7 @@ def measured(names: list[str], rounds: int, task: str, model: str) -> list[dict[
     found: list[dict[str, Any]] = []
     for name in names:
         method = get_method(name)
-        if method.row == "theory" or not isinstance(method, TokenMethod) or method.experience is None:
+        if method.row == "theory" or not isinstance(method, TokenMethod) or None in (method.experience, method.parent):
             continue
         try:
             found.append(cost(name, rounds, task, model))
