@@ -231,9 +231,8 @@ def test_comments_and_docstrings_change_no_number() -> None:
         ({"optimizer.lr": 3e-4}, {"optimizer.lr": 1e-4}, {"optimizer.lr": 1e-4}),
         ({}, {"objective": "clipped-surrogate", "objective.low": 0.2}, {}),
         ({}, {"advantages": "gae", "minibatches": 1}, {"advantages": "gae"}),
-        # the clip is that of the part as it is, and not of the one that takes its place
-        ({"objective.low": 0.3}, {"objective": "clipped-surrogate", "objective.low": 0.3},
-         {"objective": "clipped-surrogate", "objective.low": 0.3}),
+        # eight is so of the part as it is, and not of the one that takes its place, which has four
+        ({}, {"experience": "both-modes", "experience.size": 8}, {"experience": "both-modes", "experience.size": 8}),
     ],
 )  # fmt: skip
 def test_what_tuning_chose_and_is_so_anyway_makes_no_other_runs(
