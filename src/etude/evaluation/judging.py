@@ -23,6 +23,7 @@ from etude.core.task import LanguageTask
 from etude.evaluation.intervals import Interval, bootstrap_interval
 from etude.evaluation.language import Evaluation, evaluate_problems
 from etude.evaluation.pass_at_k import over_problems, summary
+from etude.tasks.language.answers import stated_answer
 
 if TYPE_CHECKING:
     from etude.experience.groups import Groups
@@ -223,10 +224,11 @@ def question(problem: Problem, steps: Sequence[str], name: str, reference: str |
 
 
 def verdict(text: str) -> int | None:
-    """The first whole number that a judge says; None where there is none.
+    r"""The first whole number of what a judge says, or of its final answer if it marks one; None where there is none.
 
-    >>> verdict(" -1, all is right"), verdict("step 2"), verdict("fine")
-    (-1, 2, None)
+    >>> verdict(" -1, all is right"), verdict("step 2"), verdict(r"3+4 is 7, not 8. \boxed{1}"), verdict("fine")
+    (-1, 2, 1, None)
     """
-    found = re.search(r"-?[0-9]+", text)
+    stated = stated_answer(text)
+    found = re.search(r"-?[0-9]+", text if stated is None else stated)
     return int(found[0]) if found and len(found[0]) < 10 else None

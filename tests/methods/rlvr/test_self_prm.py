@@ -12,7 +12,7 @@ import pytest
 
 from etude.core.errors import ConfigError
 from etude.core.registry import get_method
-from etude.evaluation.judging import judge_f1, lag_correlation, select
+from etude.evaluation.judging import judge_f1, lag_correlation, select, verdict
 from etude.evaluation.pass_at_k import pass_at_k
 from etude.experiments.arms import START
 from etude.experiments.cells import Cell
@@ -96,11 +96,14 @@ def test_the_start_is_shown_answers_and_judgements_of_other_problems() -> None:
     ids = {p.id for p in solved}
     assert not ids & {p.id.removesuffix("/shown") for p in judgements}
     for p in judgements:
-        said = experiment.TASK.demonstration(p)
+        beside, _, said = (experiment.TASK.demonstration(p) or "").rpartition("\\boxed")
         steps = [line.split()[1] for line in str(p.prompt).splitlines() if line.startswith("<")]
         terms = [int(t) for t in str(p.prompt).partition("=")[0].split("+")]
-        wrong = [i for i, total in enumerate(steps) if int(total) != sum(terms[: i + 2])]
-        assert said == p.answer == str(wrong[0] if wrong else -1)
+        totals = [str(sum(terms[: i + 2])) for i in range(len(steps))]
+        label = next((i for i, pair in enumerate(zip(totals, steps, strict=True)) if len({*pair}) > 1), -1)
+        assert said == f"{{{label}}}" and p.answer == str(label) == str(verdict(f"{beside}\\boxed{said}"))
+        looked_at = [pair.split(":") for pair in beside.split(",")]
+        assert looked_at == [list(pair) for pair in zip(totals, steps)][: len(steps) if label < 0 else label + 1]
     labels = Counter(p.answer == "-1" for p in judgements)
     assert labels[True] == labels[False]
 

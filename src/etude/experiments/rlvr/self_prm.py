@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.core.episodes import Problem
-from etude.evaluation.judging import Judged, Judging, evaluate_judging, lag_correlation, question
+from etude.evaluation.judging import ACCEPTED, Judged, Judging, evaluate_judging, lag_correlation, question
 from etude.evaluation.pairs import Pair
 from etude.experiments.arms import START, pairs, variant
 from etude.experiments.cells import Cell, model_folder, spread, trained
@@ -20,9 +20,9 @@ from etude.tasks.language.sums import Sums
 if TYPE_CHECKING:
     from etude.loops.language import LanguageLoop
 
-TASK, SOLVED, JUDGED = Sums(terms=(4, 5)), 2000, 1000
+TASK, SOLVED, JUDGED = Sums(terms=(4, 5)), 2000, 2000
 """What is solved, and how many worked answers and judgements the start was shown; judgements are of other problems."""
-WARM, RATE, STEPS, EVERY = 200, 1e-3, 100, 20
+WARM, RATE, STEPS, EVERY = 800, 1e-3, 100, 20
 """Supervised steps of 32 and their rate; steps of reinforcement, and those between two looks."""
 CHANGES = {"optimizer.lr": 1e-4, "minibatches": 4}
 PROBLEMS, SAMPLES, LOOKED = 200, 16, 100
@@ -45,11 +45,25 @@ def worked() -> list[Problem]:
     """What the start is shown: worked answers, and judgements of given solutions, right ones and wrong ones."""
     pool = TASK.problems("train")
     judgements = [
-        replace(question(p, steps, "shown"), answer=str(label), info={"demonstration": str(label)})
+        replace(question(p, steps, "shown"), answer=str(label), info={"demonstration": judgement(p, steps, label)})
         for p in pool[SOLVED : SOLVED + JUDGED]
         for steps, label in [TASK.given_solutions(p)[_side(p)]]
     ]
     return [*pool[:SOLVED], *judgements]
+
+
+def judgement(problem: Problem, given: Sequence[str], label: int) -> str:
+    r"""A judge who works it out: its own totals, each beside the given one, as far as the first that differs.
+
+    A small model that says the number at once does not learn to judge from so few.
+
+    >>> judgement(Problem("a", "1+2+3=", info={"demonstration": "3,6"}), ["4", "7"], 0)
+    '3:4\\boxed{0}'
+    """
+    own = TASK.solution_steps(TASK.demonstration(problem) or "")
+    looked_at = len(own) if label == ACCEPTED else label + 1
+    beside = ",".join(f"{a}:{b}" for a, b in zip(own[:looked_at], given))
+    return rf"{beside}\boxed{{{label}}}"
 
 
 def _side(problem: Problem) -> int:

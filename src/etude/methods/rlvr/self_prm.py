@@ -13,7 +13,7 @@ here by `etude evaluate RUN --judge plain` (or `self-ref`):
    independent (Pearson's chi-square of the 2 x 2 table).
 
 The claim's experiment does all of them around and along one run of GRPO on sums, from a policy that has been shown both
-worked answers and judgements: `etude claims run self-prm`. The paper has no code; its other judge, a trained model of
+worked answers and judgements, which work out each total before they say one: `etude claims run self-prm`. The paper has no code; its other judge, a trained model of
 steps, is not built.
 """
 
@@ -30,7 +30,7 @@ self_prm = grpo.replace(
         statement="While it learns to solve, and no judgement is trained, a policy's judgements of given solutions get "
         "better, and of 16 of its own solutions its word chooses a right one more often than votes do.",
         task="sums",
-        setting="four and five numbers; 2,000 worked answers and 1,000 judgements shown first, then 100 steps of "
+        setting="four and five numbers; 2,000 worked answers and 2,000 judgements shown first, then 100 steps of "
         "16 x 8, after against before",
         measures=(
             Measure(name="F1 of first wrong steps", smallest=0.03),
