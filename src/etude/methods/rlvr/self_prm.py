@@ -13,8 +13,8 @@ here by `etude evaluate RUN --judge plain` (or `self-ref`):
    independent (Pearson's chi-square of the 2 x 2 table).
 
 The claim's experiment does all of them around and along one run of GRPO on sums, from a policy that has been shown both
-worked answers and judgements, which work out each total before they say one: `etude claims run self-prm`. The paper has no code; its other judge, a trained model of
-steps, is not built.
+worked answers and judgements, which work out each total before they say one: `etude claims run self-prm`. The paper has
+no code; its other judge, a trained model of steps, is not built.
 """
 
 from etude.core.claims import Claim, Measure
