@@ -286,6 +286,8 @@ def test_what_a_method_alone_logs_its_baseline_does_none_of(tmp_path: Path) -> N
     assert pair.arm["mean:other"] > 0 == pair.baseline["mean:other"]
     lines = [json.loads(line) for line in (arms[1][0].folder / "metrics.jsonl").read_text().splitlines()]
     assert pair.baseline["mean:loss"] == pytest.approx(np.mean([line["loss"] for line in lines]))
+    assert pair.start["mean:loss"] == lines[0]["loss"] != lines[1]["loss"], "a proxy begins where it was logged first"
+    assert "mean:other" not in pair.start
     (pair,) = pairs_of(bed, ["mean:behaviour_kl"], arms[1], arms[1], own=["mean:behaviour_kl"])
     assert all("behaviour_kl" not in line for line in lines), "of rows that teach something alone"
     assert pair.arm["mean:behaviour_kl"] == pair.baseline["mean:behaviour_kl"] > 0

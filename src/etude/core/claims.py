@@ -77,7 +77,8 @@ class Claim:
         frontier: values of one field with which both arms are run as well, to compare what they earn at equal KL
             divergence from the start (`evaluation/frontiers.py`); none by default.
         baseline_frontier: as many values of another field, where the baseline's is another; None: the same.
-        learned_on: the measure on which the baseline must have learned; None where nothing is trained.
+        learned_on: the measure on which the baseline must have learned; None where nothing is trained. Where a proxy
+            is optimised, and what counts may fall, it is the proxy: 'last:reward/reward-model'.
         paper_effect: what the paper reports.
         most_seeds: 6, 12, 24 or 48: the last look.
         runs: on a bed whose runs are far apart, how many of each arm make one score of a pair, their mean.

@@ -39,7 +39,8 @@ def pairs_of(
         {name: measured(bed, name, arm) for name in names},
         {name: np.zeros(_seeds(baseline)) if name in missing else measured(bed, name, baseline) for name in names},
     ]
-    start = {name: _start(bed, name, baseline) for name in sides[1] if name.partition(":")[0] in EVALUATED}
+    begun = [n for n in sides[1] if n.partition(":")[0] in (*EVALUATED, *LOGGED) and n not in missing]
+    start = {name: _start(bed, name, baseline) for name in begun}
     counts, weights = [budgets(jobs) for jobs in (arm, baseline)], [_weights(jobs) for jobs in (arm, baseline)]
     solved = [_solved(bed, jobs) for jobs in (arm, baseline)]
     shared = [name for name in counts[0] if name in counts[1]]
@@ -72,14 +73,19 @@ def measured(bed: Bed, name: str, jobs: Sequence[Job]) -> NDArray[np.float64]:
     if how not in LOGGED or not metric:
         known = [*EVALUATED, *FITTED, TRACED, *(f"{h}:METRIC" for h in (*EVALUATED, *FITTED, *LOGGED))]
         raise UnknownNameError("measure on a bed", name, known, f"There are: {', '.join(known)}.")
+    lines = _lines(bed, metric, jobs)
+    late = [line[-max(1, round(LATE * len(line))) :] if how == "last" else line for line in lines]
+    return np.array([np.nanmean(line) for line in late])
+
+
+def _lines(bed: Bed, metric: str, jobs: Sequence[Job]) -> list[NDArray[np.float64]]:
+    """What each seed logged along its run. Raises UnknownNameError for what the runs did not log."""
     logged = _logged(jobs[0])
     metric = next((x for x in (metric, f"{metric}/learned") if x in logged), metric)
     if metric not in logged:
         raise UnknownNameError("metric that these runs logged", metric, logged)
     points = [bed.steps * (i + 1) / POINTS for i in range(POINTS)] if bed.goal.together else range(1, bed.steps + 1)
-    lines = curves(jobs, list(points), metric)
-    late = [line[-max(1, round(LATE * len(line))) :] if how == "last" else line for line in lines]
-    return np.array([np.nanmean(np.asarray(line, float)) for line in late])
+    return [np.asarray(line, float) for line in curves(jobs, list(points), metric)]
 
 
 def _unlogged(name: str, jobs: Sequence[Job]) -> bool:
@@ -104,7 +110,12 @@ POINTS = 40
 
 
 def _start(bed: Bed, name: str, jobs: Sequence[Job]) -> NDArray[np.float64]:
-    return _scores(bed, name.partition(":")[2], jobs).start
+    """[seeds]: as evaluated before the first step, or as logged first, in the first step for whoever logs each."""
+    how, _, metric = name.partition(":")
+    if how in EVALUATED:
+        return _scores(bed, metric, jobs).start
+    seen = [line[np.isfinite(line)] for line in _lines(bed, metric, jobs)]
+    return np.array([line[0] if len(line) else np.nan for line in seen])
 
 
 def _scores(bed: Bed, metric: str, jobs: Sequence[Job]) -> Scores:

@@ -58,7 +58,9 @@ brpo = grpo.replace(
         measures=(
             Measure(name="end"),
             Measure(name="area", role="mechanism"),
+            Measure(name="last:reward/reward-model", role="mechanism", smallest=0.1, bounds=(None, None)),
         ),
+        learned_on="last:reward/reward-model",
         sweep={"optimizer.lr": (3e-4, 1e-3, 3e-3)},
         equal=("steps",),
         paper_effect="WritingBench 6.89 -> 8.29; in house 1.01 above GRPO on scalar rewards, with 58 tokens of "

@@ -78,8 +78,10 @@ cgpo = reinforce.replace(
         },
         measures=(
             Measure(name="last:judge/no-repeats/accepted", smallest=5.0, bounds=(0.0, 128.0)),
+            Measure(name="last:reward/reward-model", role="mechanism", smallest=0.1, bounds=(None, None)),
             Measure(name="end", role="mechanism", smallest=0.5),
         ),
+        learned_on="last:reward/reward-model",
         sweep={"optimizer.lr": (3e-4, 1e-3, 3e-3)},
         equal=("steps",),
         paper_effect="7.4 % more on AlpacaEval 2 and 12.5 % more on Arena-Hard than PPO, 2 % on IFEval and on MATH and "

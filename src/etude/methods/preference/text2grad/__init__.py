@@ -38,10 +38,11 @@ text2grad = ppo_rlhf.replace(
         changes={
             "rewards.word-rewards.critic.model": "{critic}", "optimizer.lr": 1e-3, "problems": 64, "experience.size": 2,
         },
+        baseline_changes={"rewards.kl-penalty.coefficient": 0.1},  # without it its gold score falls
         measures=(
-            Measure(name="area", smallest=0.3),
-            Measure(name="end", role="mechanism", smallest=0.3),
-            Measure(name="mean:reward/word-rewards", role="mechanism", smallest=0.1, bounds=(None, None)),
+            Measure(name="area", smallest=0.2),
+            Measure(name="end", role="mechanism", smallest=0.2),
+            Measure(name="mean:reward/word-rewards", role="mechanism", minimum=0.1, bounds=(None, None)),
         ),
         equal=("completions",),
         sweep={"optimizer.lr": (5e-4, 1e-3, 2e-3)},
