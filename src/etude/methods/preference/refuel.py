@@ -154,7 +154,7 @@ refuel = rebel.replace(
         ),
         equal=("rows",),
         sweep={"optimizer.lr": (3e-4, 1e-3, 3e-3)},
-        learned_on=None,
+        learned_on="reward",
         paper_effect="Llama-3-8B against its start: 56.6 % of dialogues over five turns, 58.6 % at the fifth; the gap "
         "to pairs of the last turn grows with the turn",
     ),
