@@ -10,7 +10,8 @@ from etude.experiments.arms import language, pairs, started, variant
 from etude.tasks.agents.number_hunt import NumberHunt
 
 TASK, WARM, STEPS = NumberHunt(), 300, 80
-CHANGES = {"problems": 64, "optimizer.lr": 1e-3}
+CHANGES = {"problems": 64, "optimizer.lr": 1e-3, "filters": "different-answers"}
+"""Guesses are of one token: what goes on is cut, and would be learned from nowhere."""
 
 
 def experiment(

@@ -110,8 +110,37 @@ def _at(episode: Episode, turn: int, own: int) -> Episode:
     return episode
 
 
-class DifferentWhole(Filter):
+class DifferentAnswers(Filter):
+    """Drops groups in which two answers are the same, token by token.
+
+    Shapes: weights [B].
+
+    >>> from types import SimpleNamespace as Rows
+    >>> tokens = torch.tensor([[5, 6], [5, 6], [5, 6], [5, 7]])
+    >>> rows = Rows(tokens=tokens, action_mask=torch.ones(4, 2), group=torch.tensor([0, 0, 1, 1]), episodes=[None] * 4)
+    >>> rows.scores = torch.zeros(4)
+    >>> DifferentAnswers().weigh(rows).tolist()
+    [0.0, 0.0, 1.0, 1.0]
+    """
+
+    def weigh(self, batch: TokenBatch) -> Tensor:
+        said = torch.where(batch.action_mask.bool(), batch.tokens, -1).tolist()
+        seen, fine = set[tuple[int, ...]](), []
+        for episode, group, row in zip(batch.episodes, batch.group.tolist(), said):
+            key = (group, *(token for token in row if token >= 0))
+            fine.append(self._counts(episode) and key not in seen)
+            seen.add(key)
+        return group_min(torch.tensor(fine, device=batch.scores.device).to(batch.scores), batch.group)
+
+    def _counts(self, episode: Episode) -> bool:
+        return True
+
+
+class DifferentWhole(DifferentAnswers):
     """Drops groups in which two answers are the same, token by token, or one was cut by a limit of tokens or context.
+
+    What is cut is not paid for then: a policy that wanders off beyond the limit is not told so. Where this can happen,
+    and a cut dialogue has a reward, take `different-answers`.
 
     Shapes: weights [B].
 
@@ -124,14 +153,8 @@ class DifferentWhole(Filter):
     [0.0, 0.0, 1.0, 1.0]
     """
 
-    def weigh(self, batch: TokenBatch) -> Tensor:
-        said = torch.where(batch.action_mask.bool(), batch.tokens, -1).tolist()
-        seen, fine = set[tuple[int, ...]](), []
-        for episode, group, row in zip(batch.episodes, batch.group.tolist(), said):
-            key = (group, *(token for token in row if token >= 0))
-            fine.append(not episode.stop.cut and key not in seen)
-            seen.add(key)
-        return group_min(torch.tensor(fine, device=batch.scores.device).to(batch.scores), batch.group)
+    def _counts(self, episode: Episode) -> bool:
+        return not episode.stop.cut
 
 
 refuel = rebel.replace(
@@ -147,7 +170,7 @@ refuel = rebel.replace(
         "pairs of the last turn.",
         task="number-hunt",
         setting="five guesses, one answer in ten false; two layers of width 64 after 300 steps on random guesses; 80 "
-        "steps of 64 pairs",
+        "steps of 64 pairs, of cut answers too",
         measures=(
             Measure(name="reward", smallest=0.02),
             Measure(name="solved", role="mechanism", smallest=0.02),
