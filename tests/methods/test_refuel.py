@@ -17,7 +17,7 @@ from etude.core.registry import get_method
 from etude.core.rows import to_batch
 from etude.core.slots import Context
 from etude.core.streams import Stream
-from etude.methods.preference.refuel import DifferentWhole, RelativeFutures
+from etude.methods.preference.refuel import DifferentAnswers, DifferentWhole, RelativeFutures
 from etude.objectives.links import SquaredToReward
 from etude.tasks.agents.number_hunt import NumberHunt
 from language_toys import Toy, make_loop, random_policy
@@ -177,6 +177,7 @@ def test_what_is_the_same_and_what_was_cut_is_left_out() -> None:
     rows: Any = SimpleNamespace(tokens=tokens, action_mask=torch.tensor([[0, 1, 1]] * 6), scores=torch.zeros(6),
                                 group=torch.tensor([0, 0, 1, 1, 2, 2]), episodes=[ended] * 5 + [cut])  # fmt: skip
     assert DifferentWhole().weigh(rows).tolist() == [0, 0, 1, 1, 0, 0]
+    assert DifferentAnswers().weigh(rows).tolist() == [0, 0, 1, 1, 1, 1], "a cut answer counts"
 
 
 def test_one_way_to_go_on_is_refused() -> None:

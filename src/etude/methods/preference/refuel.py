@@ -146,11 +146,11 @@ class DifferentWhole(DifferentAnswers):
 
     >>> from types import SimpleNamespace as Rows
     >>> from etude.core.episodes import StopReason
-    >>> tokens, ended = torch.tensor([[5, 6], [5, 6], [5, 6], [5, 7]]), Rows(stop=StopReason.TERMINATED)
-    >>> rows = Rows(tokens=tokens, action_mask=torch.ones(4, 2), group=torch.tensor([0, 0, 1, 1]), episodes=[ended] * 4)
-    >>> rows.scores = torch.zeros(4)
-    >>> DifferentWhole().weigh(rows).tolist()
-    [0.0, 0.0, 1.0, 1.0]
+    >>> ended, cut = Rows(stop=StopReason.TERMINATED), Rows(stop=StopReason.MAX_TOKENS)
+    >>> rows = Rows(tokens=torch.tensor([[5, 6], [5, 7]]), action_mask=torch.ones(2, 2), group=torch.tensor([0, 0]))
+    >>> rows.scores, rows.episodes = torch.zeros(2), [ended, cut]
+    >>> DifferentAnswers().weigh(rows).tolist(), DifferentWhole().weigh(rows).tolist()
+    ([1.0, 1.0], [0.0, 0.0])
     """
 
     def _counts(self, episode: Episode) -> bool:
