@@ -63,6 +63,18 @@ def test_worked_answers_give_numbers_in_words_as_often_as_asked() -> None:
         assert low <= shown <= high
 
 
+def test_worked_answers_go_on_with_further_questions_about_the_same_list() -> None:
+    plain, longer = Facts().problems("train"), Facts(further=3)
+    for ours, theirs in ((plain[i], longer.problems("train")[i]) for i in range(40)):
+        assert (ours.prompt, ours.answer) == (theirs.prompt, theirs.answer)
+        first, *others = theirs.info["demonstration"].split("?")
+        assert (first, len(others)) == (ours.info["demonstration"], 3)
+        assert longer.score(theirs, theirs.info["demonstration"]) == 1.0
+        known = str(theirs.prompt).partition("?")[0]
+        for asked, _, worked in (other.partition(">") for other in others):
+            assert canonical_form(facts.answer(worked)) == canonical_form(solved(f"{known}?{asked}>"))
+
+
 def test_the_longest_lists_leave_room_in_the_context_of_the_built_in_model() -> None:
     words = build_tokenizer(512)
     pool = Facts(facts=(64,)).problems("test")

@@ -9,7 +9,8 @@
     prompt      ...?a7+c3>                         the sum of two values
     completion  4,19,23
 
-The answer is what follows the last comma. Difficulty is the length of the list: how many facts there are.
+The answer is what follows the last comma. Worked answers may go on with `further` questions: 19?a7>4?b0>a7,4.
+Difficulty is the length of the list: how many facts there are.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Facts(LanguageTask):
         facts: how many facts there are; each problem draws one of these.
         kinds: what is asked; each problem draws one of these.
         words: chance that a worked answer gives a number in words.
+        further: questions about the same list that a worked answer goes on with, and answers. A model that looks nothing
+            up yet learns it sooner where most of what it reads are answers.
         level: what `Problem.level` says, how many 'facts' there are or which 'kind' of question it is.
         seed: which problems are drawn. The train/test divide is the same for every seed.
 
@@ -64,6 +67,7 @@ class Facts(LanguageTask):
     facts: tuple[Annotated[int, Interval(ge=4, le=96)], ...] = (16, 32, 64)
     kinds: tuple[Kind, ...] = ("lookup", "hops", "choice", "sum")
     words: Probability = 0.3
+    further: WholeNumber = 0
     level: Literal["facts", "kind"] = "facts"
     seed: WholeNumber = 0
 
@@ -81,8 +85,8 @@ class Facts(LanguageTask):
         return float(canonical_form(self.answer(completion)) == canonical_form(problem.answer))
 
     def answer(self, completion: str) -> str:
-        """What follows the last comma."""
-        return completion.rpartition(",")[2].strip()
+        """What follows the last comma, of what is said before another question."""
+        return completion.partition("?")[0].rpartition(",")[2].strip()
 
     def _problem(self, split: str, index: int) -> Problem:
         random = Stream(self.seed).split("facts", split, index).numpy
@@ -93,10 +97,17 @@ class Facts(LanguageTask):
             prompt = ";".join(f"{k}={v}" for k, v in values.items()) + f"?{question}>"
             if reserved(prompt) == (split == "test"):
                 break
-        said = spelt(int(answer)) if answer.isdigit() and random.random() < self.words else answer
+        worked = self._worked(steps, answer, random)
+        for _ in range(self.further):
+            another, steps, its = _asked(str(random.choice(self.kinds)), values, random)
+            worked += f"?{another}>{self._worked(steps, its, random)}"
         level = kind if self.level == "kind" else f"facts{count}"
-        info = {"demonstration": ",".join([*steps, said]), "kind": kind}
-        return Problem(f"facts/{split}/{index}", prompt, answer, level, info)
+        return Problem(f"facts/{split}/{index}", prompt, answer, level, {"demonstration": worked, "kind": kind})
+
+    def _worked(self, steps: list[str], answer: str, random: Generator) -> str:
+        """The steps and the answer, which may be in words."""
+        said = spelt(int(answer)) if answer.isdigit() and random.random() < self.words else answer
+        return ",".join([*steps, said])
 
 
 def _listed(count: int, random: Generator) -> dict[str, str]:
