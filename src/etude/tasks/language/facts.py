@@ -49,8 +49,8 @@ class Facts(LanguageTask):
         facts: how many facts there are; each problem draws one of these.
         kinds: what is asked; each problem draws one of these.
         words: chance that a worked answer gives a number in words.
-        further: questions about the same list that a worked answer goes on with, and answers. A model that looks nothing
-            up yet learns it sooner where most of what it reads are answers.
+        further: questions about the same list that a worked answer goes on with, and answers. A model that cannot look
+            anything up yet learns it sooner from many answers to a list.
         level: what `Problem.level` says, how many 'facts' there are or which 'kind' of question it is.
         seed: which problems are drawn. The train/test divide is the same for every seed.
 
