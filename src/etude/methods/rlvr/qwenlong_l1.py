@@ -52,10 +52,15 @@ qwenlong_l1 = Recipe(
         ),
     ),
     claim=Claim(
-        statement="Short inputs first, then longer ones with the hard short ones again, learns more of the longest "
-        "than all lengths at once in equal steps.",
+        statement="Short lists first, then longer ones with the hard short ones again, teach more about lists of every "
+        "length than all lengths at once in equal steps.",
         bed="language/facts-long",
         baseline="qwenlong-l1-phase",
+        changes={
+            "runs.short.set": ["curriculum.of.most=40"],
+            "runs.middle.set": ["curriculum.of.above=40", "curriculum.of.most=70", "curriculum.run={short}"],
+            "runs.long.set": ["curriculum.of.above=70", "curriculum.run={middle}"],
+        },
         measures=(Measure(name="end"), Measure(name="area", role="mechanism")),
         equal=("steps",),
         paper_effect="70.7 on average over seven sets of questions about documents, 5.1 above its start of 32B",

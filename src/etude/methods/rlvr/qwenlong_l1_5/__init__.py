@@ -63,10 +63,20 @@ qwenlong_l1_5 = Recipe(
         Train(called="full", method=PHASE, steps=40, set=("curriculum.above=256",)),
     ),
     claim=Claim(
-        statement="Phases of growing length, a memory agent merged in and the longest again learn more of the longest "
-        "inputs than all lengths at once in equal steps.",
+        statement="Phases of growing length, a memory agent merged in and the longest again teach more about lists of "
+        "every length than all lengths at once in equal steps.",
         bed="language/facts-kinds",
         baseline=PHASE,
+        changes={
+            "runs.short.set": ["curriculum.most=40"],
+            "runs.middle.set": ["curriculum.above=40", "curriculum.most=70"],
+            "runs.long.set": ["curriculum.above=70"],
+            "runs.notes.set": ["task.chunk=4"],
+            "runs.memory.set": [
+                "experience.view=memory-and-chunk", "rewards=task-reward", "task.level=kind", "task.chunk=4",
+            ],
+            "runs.full.set": ["curriculum.above=70"],
+        },
         measures=(Measure(name="end"), Measure(name="area", role="mechanism")),
         equal=("steps",),
         paper_effect="61.92 to 71.82 on average, from its start of 30B; the memory agent 9.48 on inputs of one to four "
