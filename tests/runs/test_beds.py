@@ -117,6 +117,10 @@ def test_what_a_bed_makes_once_is_handed_on_by_its_name(tmp_path: Path, monkeypa
         assert job.model == start and f"rewards.reward-model.model={proxy}" in job.fields
     (plain,) = runs_of(bed, "ghpo", 1, {"second_look.shows.text": "see {}"}, root=tmp_path / "runs")
     assert "second_look.shows.text=see {}" in plain.fields, "an empty place names no run"
+    chain = {"runs.middle.set": ["curriculum.run={short}", "rewards.reward-model.model={proxy}"]}
+    (phases,) = runs_of(bed, "qwenlong-l1", 1, chain, root=tmp_path / "runs")
+    told = f"runs.middle.set=curriculum.run={{short}},rewards.reward-model.model={proxy}"
+    assert told in phases.fields, "a run of the recipe is left for the recipe"
     with pytest.raises(UnknownNameError, match="no run of a bed named 'prox'"):
         runs_of(bed, "rloo", 1, {"rewards.reward-model.model": "{prox}"}, root=tmp_path / "runs")
 

@@ -263,12 +263,16 @@ def assigned(bed: Bed, values: Fields, root: Path) -> tuple[str, ...]:
 
 
 def _filled(bed: Bed, texts: Sequence[str], root: Path) -> list[str]:
-    """Texts in which each `{NAME}` is the folder of what the bed's run of that name made."""
+    """Texts in which each `{NAME}` is the folder of what the bed's run of that name made.
 
-    def folder(found: re.Match[str]) -> str:
-        return model_of(bed, found[1], root)
+    What the runs of a recipe are told (`runs.NAME.set`) may name its own runs, which are left for it to fill in.
+    """
 
-    return [NAMED.sub(folder, text) for text in texts]
+    def filled(text: str) -> str:
+        own = text.startswith("runs.")
+        return NAMED.sub(lambda f: f[0] if own and f[1] not in bed.once else model_of(bed, f[1], root), text)
+
+    return [filled(text) for text in texts]
 
 
 def _named(values: Fields) -> list[str]:

@@ -57,9 +57,9 @@ qwenlong_l1 = Recipe(
         bed="language/facts-long",
         baseline="qwenlong-l1-phase",
         changes={
-            "runs.short.set": ["curriculum.of.most=40"],
-            "runs.middle.set": ["curriculum.of.above=40", "curriculum.of.most=70", "curriculum.run={short}"],
-            "runs.long.set": ["curriculum.of.above=70", "curriculum.run={middle}"],
+            "runs.short.set": ["problems=8", "curriculum.of.most=40"],
+            "runs.middle.set": ["problems=8", "curriculum.of.above=40", "curriculum.of.most=70", "curriculum.run={short}"],
+            "runs.long.set": ["problems=8", "curriculum.of.above=70", "curriculum.run={middle}"],
         },
         measures=(Measure(name="end"), Measure(name="area", role="mechanism")),
         equal=("steps",),
