@@ -37,7 +37,6 @@ shared by all that is compared on the bed, as long as recipe, code, processor an
 from __future__ import annotations
 
 import json
-import re
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence

@@ -58,7 +58,9 @@ qwenlong_l1 = Recipe(
         baseline="qwenlong-l1-phase",
         changes={
             "runs.short.set": ["problems=8", "curriculum.of.most=40"],
-            "runs.middle.set": ["problems=8", "curriculum.of.above=40", "curriculum.of.most=70", "curriculum.run={short}"],
+            "runs.middle.set": [
+                "problems=8", "curriculum.of.above=40", "curriculum.of.most=70", "curriculum.run={short}",
+            ],
             "runs.long.set": ["problems=8", "curriculum.of.above=70", "curriculum.run={middle}"],
         },
         measures=(Measure(name="end"), Measure(name="area", role="mechanism")),
