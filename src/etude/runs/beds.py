@@ -251,7 +251,9 @@ def _made(bed: Bed, start: Start, root: Path) -> str:
         start.method, bed.task, model, 1, start.steps, assigned(bed, {**task, **start.set}, root),
         _home(root / "starts", start.method, bed), start.seed, flags=("--evaluate", "0"),
     )  # fmt: skip
-    run_jobs([job], workers=1)
+    if not job.finished:
+        print(f"Made once, for all that is compared on the bed: {start.method}, {start.steps} steps.", file=sys.stderr)
+        run_jobs([job], workers=1)
     (newest,) = sorted((job.folder / "checkpoints").glob("step-*"), key=lambda p: int(p.name.split("-")[1]))[-1:]
     return str(newest / "model")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -152,6 +153,7 @@ def _tuned(lines: Lines, commit: str, tune: Callable[[], dict[str, Any]]) -> dic
     """The fields that tuning sets on either arm; it is done once, and its line kept."""
     tuned = lines.tuned()
     if tuned is None:
+        print("Both arms are tuned by the same sweep, once.", file=sys.stderr)
         tuned = tune()
         lines.add(commit, [{"tuning": tuned}])
     return dict(tuned["best"])

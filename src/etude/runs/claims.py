@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -213,6 +214,10 @@ def _collect(setting: str, plan: Plan, lines: Lines, commit: str, collect: Colle
         have = {pair.seed for pair in lines.pairs(setting)}
         wanted = [seed for seed in range(plan.first_seed, plan.first_seed + count) if seed not in have]
         if wanted:
+            how = "as published" if setting == PUBLISHED else "after the same tuning of both arms"
+            done = count - len(wanted)
+            say = f"{plan.method}, {how}: pairs {done + 1} to {count} of at most {plan.claim.most_seeds}."
+            print(say, file=sys.stderr)
             lines.add(commit, [{"setting": setting, "pair": p.to_json()} for p in collect(setting, wanted)])
         return Results.of(lines.pairs(setting)[:count])
 

@@ -71,10 +71,10 @@ qwenlong_l1_5 = Recipe(
             "runs.short.set": ["problems=8", "curriculum.most=40"],
             "runs.middle.set": ["problems=8", "curriculum.above=40", "curriculum.most=70"],
             "runs.long.set": ["problems=8", "curriculum.above=70"],
-            "runs.notes.set": ["task.facts=[4,8,16]", "task.chunk=4"],
+            "runs.notes.set": ["task.facts=16", "task.chunk=4"],
             "runs.memory.set": [
                 "problems=8", "experience.view=memory-and-chunk", "rewards=task-reward", "task.level=kind",
-                "task.facts=[4,8,16]", "task.chunk=4",
+                "task.facts=16", "task.chunk=4",
             ],
             "runs.full.set": ["problems=8", "curriculum.above=70"],
         },
