@@ -184,6 +184,7 @@ def test_pairs_are_added_until_they_decide(cli: Cli, project: Path, asked: list[
     folder = planned(cli)
     answer = cli("claims", "run", "mine.py:mine")
     assert answer.code == 0, answer.err
+    assert "mine, as published: pairs 1 to 6 of at most 48." in answer.sentence
     assert asked == [list(range(1000, 1006))]
     record = json.loads((folder / "verdict.json").read_text())
     assert record["verdict"] == "held"
