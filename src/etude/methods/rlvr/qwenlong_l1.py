@@ -57,12 +57,13 @@ qwenlong_l1 = Recipe(
         bed="language/facts-long",
         baseline="qwenlong-l1-phase",
         changes={
-            "runs.short.set": ["problems=8", "curriculum.of.most=40"],
-            "runs.middle.set": [
-                "problems=8", "curriculum.of.above=40", "curriculum.of.most=70", "curriculum.run={short}",
-            ],
-            "runs.long.set": ["problems=8", "curriculum.of.above=70", "curriculum.run={middle}"],
+            "runs.short.set": ["curriculum.of.most=40"],
+            "runs.middle.set": ["curriculum.of.above=40", "curriculum.of.most=70", "curriculum.run={short}"],
+            "runs.long.set": ["curriculum.of.above=70", "curriculum.run={middle}"],
+            "experience.temperature": 1.0,
+            "optimizer.lr": 1e-4,
         },
+        baseline_changes={"experience.temperature": 1.0, "optimizer.lr": 1e-4},
         measures=(Measure(name="end"), Measure(name="area", role="mechanism")),
         equal=("steps",),
         paper_effect="70.7 on average over seven sets of questions about documents, 5.1 above its start of 32B",
