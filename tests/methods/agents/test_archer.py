@@ -371,18 +371,18 @@ def test_the_slow_copy_follows_after_every_pass() -> None:
 
 @pytest.mark.slow
 def test_the_policy_is_paid_more_than_before() -> None:
-    """What a random policy is paid rises by a third; with the sign of its credit turned round it falls."""
+    """What a random policy is paid rises, by half and more; with the sign of its credit turned round it does not."""
     critic = UtteranceCritic(
         network=MLP(hidden=(64,), activation="relu"),
         learning=Learning(optimizer=AdamW(lr=3e-3), epochs=40, target=Target(rate=0.1)),
     )
     method = ARCHER.replace(
         problems=3, experience=StoredStates(size=24, states=96), minibatches=2, learners=(critic,),
-        advantages=UtteranceAdvantages(warmup=4), optimizer=AdamW(lr=1e-2),
+        advantages=UtteranceAdvantages(warmup=4), optimizer=AdamW(lr=2e-2),
     )  # fmt: skip
-    loop = make_loop(method, Toy(max_tokens=4), random_policy(seed=1), seed=1, steps=18)
-    paid = [loop.step().metrics["reward"] for _ in range(18)]
-    assert sum(paid[-4:]) / 4 > sum(paid[:4]) / 4 + 0.05, paid
+    loop = make_loop(method, Toy(max_tokens=4), random_policy(seed=1), seed=1, steps=30)
+    paid = [loop.step().metrics["reward"] for _ in range(30)]
+    assert sum(paid[-4:]) / 4 > sum(paid[:4]) / 4 + 0.1, paid
 
 
 @pytest.mark.parametrize(
