@@ -25,7 +25,7 @@ from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.experiments import experiment_file
 from etude.runs.beds import load_bed
-from etude.runs.claims import claims_in, recorded, units, verdict_of
+from etude.runs.claims import claims_in, outcome_of, recorded, units
 from etude.runs.presets import Metric, load_preset, presets
 from etude.runs.studies import load_study, studies
 from etude.runs.studies import recorded as recorded_study
@@ -150,7 +150,7 @@ def claim(name: str, method: Method) -> str:
     blocks = [c.statement, f"Checked {'against' if c.bed else 'by'} {how}."]
     if c.paper_effect:
         blocks.append(f"The paper reports: {c.paper_effect.rstrip('.')}.")
-    blocks.append(f"Verdict: **{verdict_of(name) or 'not run yet'}**.")
+    blocks.append(f"Verdict: **{outcome_of(name)}**.")
     if found:
         blocks += [evidence(found, setting) for setting in ("published", "tuned") if setting in found]
     return "\n\n".join([*blocks, fenced(f"etude claims run {name}", "sh")])
@@ -324,10 +324,10 @@ the command is in the file."""
 def verdict(name: str, made: Claim, found: dict[str, Any] | None) -> list[str]:
     """Verdict, the core measures as published and after tuning, and pairs, as four cells."""
     if found is None:
-        return [verdict_of(name) or "not run yet", "", "", ""]
+        return [outcome_of(name), "", "", ""]
     last = [found[s] for s in ("published", "tuned") if s in found][-1]
     cells = [differences(made, found[s]) if s in found else "" for s in ("published", "tuned")]
-    return [verdict_of(name) or "", *cells, str(last["pairs"])]
+    return [outcome_of(name), *cells, str(last["pairs"])]
 
 
 def differences(made: Claim, part: dict[str, Any]) -> str:

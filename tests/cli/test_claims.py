@@ -223,8 +223,19 @@ def test_the_difference_that_is_shown_is_one_that_decided(verdicts: tuple[str, s
 
 def test_a_claim_that_was_never_run_is_shown_with_what_to_do(cli: Cli, project: Path) -> None:
     shown = cli("claims", "show", "mine.py:mine").out
-    assert "Verdict: not run." in shown
+    assert "Verdict: not run yet." in shown
     assert "No plan yet: `etude claims plan mine.py:mine`." in shown
+
+
+def test_a_claim_whose_pairs_do_not_decide_yet_says_how_many_there_are(cli: Cli, project: Path) -> None:
+    lines = [
+        {"tuning": {}},
+        *({"setting": "tuned", "pair": {}} for _ in range(6)),
+        {"setting": "published", "pair": {}},
+    ]
+    Path("claims/mine").mkdir(parents=True)
+    Path("claims/mine/runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "Verdict: open after 6 tuned and 1 published pairs." in cli("claims", "show", "mine.py:mine").out
 
 
 def test_a_look_needs_no_plan_and_leaves_nothing(cli: Cli, project: Path, asked: list[list[int]]) -> None:

@@ -30,13 +30,13 @@ def list_claims() -> None:
     from rich.padding import Padding
 
     from etude.runs.claims import claims as known
-    from etude.runs.claims import recorded, verdict_of
+    from etude.runs.claims import outcome_of, recorded
 
     console = Console(highlight=False)
     for name, method in known().items():
         if method.claim is not None:
             record = recorded(name)
-            console.print(f"{name:<31} {verdict_of(name) or 'not run'}", style="bold", markup=False)
+            console.print(f"{name:<31} {outcome_of(name)}", style="bold", markup=False)
             if record is not None:
                 found = "{} in {} pairs".format(*_figures(record, method.claim))
                 console.print(Padding(found, (0, 0, 0, 4)), markup=False)
@@ -70,7 +70,7 @@ def show(method: str) -> None:
     from rich.console import Console
 
     from etude.runs.claim_runs import PUBLISHED, TUNED
-    from etude.runs.claims import claim_of, edited, folder_of, recorded, verdict_of
+    from etude.runs.claims import claim_of, edited, folder_of, outcome_of, recorded
     from etude.runs.plans import PLAN
 
     (_, claim), record, folder = claim_of(method), recorded(method), folder_of(method)
@@ -82,7 +82,7 @@ def show(method: str) -> None:
         console.print(f"Checked by an experiment of its own: {claim.setting or claim.task}.")
     if claim.paper_effect:
         console.print(f"The paper reports: {claim.paper_effect.rstrip('.')}.")
-    console.print(f"Verdict: {verdict_of(method) or 'not run'}.")
+    console.print(f"Verdict: {outcome_of(method)}.")
     if record:
         commit = str(record.get("environment", {}).get("commit", ""))[:10]
         touched = edited(method, record)

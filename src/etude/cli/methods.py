@@ -117,14 +117,13 @@ def _about(method: str) -> str:
 def _show_claims(console: Console, method: str, shown: Sequence[Method]) -> None:
     """What its compositions claim, and what came out."""
     from etude.core.registry import files
-    from etude.runs.claims import claims_in, verdict_of
+    from etude.runs.claims import claims_in, outcome_of
 
     named = claims_in(method) if method in files("methods") else {method: shown[0]}
     for name, made in named.items():
         if made.claim and made in shown:
             console.print("\nClaim:", style="bold")
-            outcome = verdict_of(name) or "not run yet"
-            console.print(f"  {made.claim.statement}  ({outcome})", markup=False, soft_wrap=True)
+            console.print(f"  {made.claim.statement}  ({outcome_of(name)})", markup=False, soft_wrap=True)
 
 
 def _show_presets(console: Console, method: str) -> None:

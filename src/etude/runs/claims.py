@@ -27,6 +27,7 @@ from etude.runs.claim_runs import PUBLISHED, TUNED, Collect, Lines, collector
 from etude.runs.code import code_of, text_hash
 from etude.runs.jobs import Workers
 from etude.runs.plans import PLAN, RUNS, VERDICT, Plan, check_plan, clean_commit, put_aside, read_plan
+from etude.runtime.jsonl import JsonLines
 
 MADE_OF = "made_of"
 """Of a verdict: the parts and values of both arms, as they were."""
@@ -89,6 +90,18 @@ def verdict_of(name: str) -> str | None:
     if record is None:
         return None if (old := before(name)) is None else f"{old} (by earlier rules)"
     return f"{record['verdict']} (stale)" if stale(name, record) else str(record["verdict"])
+
+
+def outcome_of(name: str) -> str:
+    """The verdict, or how far a claim without one is: 'open after 12 tuned pairs', 'not run yet'."""
+    return verdict_of(name) or _open(folder_of(name) / RUNS) or "not run yet"
+
+
+def _open(path: Path) -> str | None:
+    """How many pairs are recorded that did not decide; None if there are none."""
+    settings = [line["setting"] for line in JsonLines.read(path) if "setting" in line] if path.is_file() else []
+    counts = [f"{settings.count(s)} {s}" for s in (TUNED, PUBLISHED) if s in settings]
+    return f"open after {' and '.join(counts)} pairs" if counts else None
 
 
 def before(name: str) -> str | None:
