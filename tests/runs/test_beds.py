@@ -125,6 +125,23 @@ def test_what_a_bed_makes_once_is_handed_on_by_its_name(tmp_path: Path, monkeypa
         runs_of(bed, "rloo", 1, {"rewards.reward-model.model": "{prox}"}, root=tmp_path / "runs")
 
 
+@pytest.mark.slow
+def test_what_is_made_once_may_have_a_task_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fields that the bed sets of its own task are not told to another one's run."""
+    made: list[Any] = []
+
+    def run(jobs: Any, workers: int) -> None:
+        (job,) = jobs
+        made.append((job.task, job.fields))
+        (job.folder / "checkpoints" / f"step-{job.steps}" / "model").mkdir(parents=True, exist_ok=True)
+
+    monkeypatch.setattr(module, "run_jobs", run)
+    path = tmp_path / "small.toml"
+    path.write_text(DIGEST + MADE.replace("steps = 3", 'steps = 3\ntask = "facts"\nset = { "task.words" = 0.0 }'))
+    module.model_of(load_bed(str(path)), "proxy", tmp_path / "runs")
+    assert made == [("facts", ("task.words=0.0",)), ("digest", ("task.slips=0.5", "task.size=20"))]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -132,6 +149,7 @@ def test_what_a_bed_makes_once_is_handed_on_by_its_name(tmp_path: Path, monkeypa
         (('model = "{start}"', 'model = "{proxy}"'), r"\[made.proxy\] waits for itself"),
         (("steps = 2\nset", "stepz = 2\nset"), r"key of .*small.toml, \[made.proxy\] named 'stepz'"),
         (("[start]", "[made.other]"), "no run of a bed named 'start'"),
+        (("steps = 3", 'steps = 3\ntask = "fakts"'), "no task named 'fakts'"),
     ],
 )
 def test_what_a_bed_cannot_make_is_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:

@@ -26,7 +26,8 @@ A recipe says what is trained on, from where, how long, and what is measured:
     set = { "optimizer.lr" = 1e-3 }
 
     [made.proxy]                         # a further run that is done once, here a reward model: `set`, above, hands it
-    method = "reward-model"              # on by its name in braces, as in "rewards.reward-model.model" = "{proxy}"
+    method = "reward-model"              # on by its name in braces, as in "rewards.reward-model.model" = "{proxy}";
+                                         # `task` = "facts" would train it on another task than the bed's
     model = "{start}"
     steps = 60
 
@@ -77,12 +78,14 @@ class Start:
 
     Args:
         model: what it begins from; `{NAME}` is what another such run of the bed made, `{start}` the bed's start.
-        set: fields of its method and task; the task is the bed's, with its own fields.
+        task: another one than the bed's; of the same world.
+        set: fields of its method and task, over those that the bed sets of its own task.
     """
 
     method: str
     steps: Count
     model: str = "tiny"
+    task: str = ""
     seed: WholeNumber = 99
     set: Fields = field(default_factory=dict)
 
@@ -136,6 +139,8 @@ class Bed:
     def __post_init__(self) -> None:
         for name in (*_named(self.set), *_named(self.baseline_set), *self.once):
             _ordered(name, self.once, ())
+        for own in (start.task for start in self.once.values() if start.task):
+            compose_task(own)
 
     @property
     def once(self) -> dict[str, Start]:
@@ -245,10 +250,10 @@ def model_of(bed: Bed, name: str, root: Path = RUNS) -> str:
 
 def _made(bed: Bed, start: Start, root: Path) -> str:
     """The folder of the model that such a run makes; it is trained if need be, after those that it names."""
-    task = {k: v for k, v in bed.set.items() if k.startswith("task.")}
+    task = {k: v for k, v in bed.set.items() if k.startswith("task.") and not start.task}
     (model,) = _filled(bed, [start.model], root)
     (job,) = jobs_for(
-        start.method, bed.task, model, 1, start.steps, assigned(bed, {**task, **start.set}, root),
+        start.method, start.task or bed.task, model, 1, start.steps, assigned(bed, {**task, **start.set}, root),
         _home(root / "starts", start.method, bed), start.seed, flags=("--evaluate", "0"),
     )  # fmt: skip
     if not job.finished:

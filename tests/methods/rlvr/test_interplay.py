@@ -30,8 +30,8 @@ TASK = Dags(ops=(1, 2, 3, 4, 5, 6, 7, 8), rare=0.5)
 RUN: Any = SimpleNamespace(task=TASK, policy=None)
 
 
-def some(split: str = "train", count: int = 60) -> list[Problem]:
-    pool = TASK.problems(split)
+def some(split: str = "train", count: int = 60, task: Dags = TASK) -> list[Problem]:
+    pool = task.problems(split)
     return [pool[i] for i in range(count)]
 
 
@@ -39,9 +39,10 @@ def score(part: Any, problem: Problem, *texts: str) -> list[float]:
     return list(part.score([Episode(problem, [Segment("assistant", t)]) for t in texts], RUN))
 
 
-def test_a_worked_answer_parses_back_to_the_graph_of_its_prompt() -> None:
+@pytest.mark.parametrize("modulus", [2, 23])
+def test_a_worked_answer_parses_back_to_the_graph_of_its_prompt(modulus: int) -> None:
     """Identity 3, and every node follows from its parents; as many operations as the level says, all of them needed."""
-    for problem in some():
+    for problem in some(task=replace(TASK, modulus=modulus)):
         graph = parsed(problem.info["demonstration"])
         assert graph is not None and rendered(graph) == problem.info["demonstration"]
         shown, _, asked = str(problem.prompt).rstrip(">").partition("?")
@@ -52,7 +53,8 @@ def test_a_worked_answer_parses_back_to_the_graph_of_its_prompt() -> None:
             assert node.operation.join(node.parents or (str(node.value),)) == defined[name]
             assert met.issuperset(node.parents)
             if node.parents:
-                assert node.value == computed(node.operation, *(graph[p].value for p in node.parents))
+                assert node.value == computed(node.operation, *(graph[p].value for p in node.parents), modulus)
+            assert 0 <= node.value < modulus
             met.add(name)
         assert sum(bool(n.parents) for n in graph.values()) == int(problem.level[2:])
         assert TASK.score(problem, problem.info["demonstration"]) == 1.0
@@ -69,6 +71,13 @@ def test_vocabularies_differ_in_surface_alone() -> None:
     names = [set(parsed(p.info["demonstration"]) or ()) <= set(VOCABULARIES["first"]) for p in some()]
     assert 15 < sum(names) < 45
     assert all(p.info["vocabulary"] == "first" for p in (Dags().problems("train")[i] for i in range(20)))
+
+
+def test_hard_problems_are_the_same_whatever_is_trained_on() -> None:
+    easy, edge = (some("hard", 40, Dags(ops=ops, modulus=7)) for ops in ((1, 2), (5, 6)))
+    assert [p.prompt for p in easy] == [p.prompt for p in edge]
+    assert {p.level for p in easy} == {"op7", "op8"}
+    assert {p.level for p in some("hard", 9, Dags(hard=(3,)))} == {"op3"}
 
 
 def test_one_wrong_value_costs_one_node_and_the_same_graph_nothing() -> None:
@@ -137,9 +146,13 @@ def test_a_token_of_rl_costs_five_thirds_of_one_of_pre_training() -> None:
     assert {"problems=32"} < set(runs["mid"].set) and {"problems=16", "experience.size=8"} < set(runs["rl"].set)
 
 
-def test_no_operations_are_refused() -> None:
+def test_no_operations_and_a_modulus_of_one_are_refused() -> None:
     with pytest.raises(ConfigError, match="at least one number of operations"):
         Dags(ops=())
+    with pytest.raises(ConfigError, match=r"Dags.hard must name at least one"):
+        Dags(hard=())
+    with pytest.raises(ConfigError, match="modulus"):
+        Dags(modulus=1)
 
 
 @pytest.mark.slow

@@ -22,8 +22,8 @@ r completions of L tokens cost 5/3 N r L. The steps below spend the same on `mid
     --set runs.mid.steps=M --set runs.rl.steps=K,    M, K = steps_for(budget, b)
 
 `rare` of the task is the exposure to the second vocabulary, and its split 'rare' asks in it alone; `task.ops` of the
-`rl` run moves it into what was trained ([1,2,3,4]), or beyond the edge ([7,8]). Sizes are ours: 100 million parameters
-and op from 2 to 20 there.
+`rl` run moves it into what was trained ([1,2,3,4]), or beyond the edge ([7,8]), of which the split 'hard' asks whatever
+a run is trained on. Sizes are ours: 100 million parameters and op from 2 to 20 there.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ interplay_pretrain_midtrain_rl = Recipe(
         "higher on problems beyond it than RL alone, in equal steps.",
         bed="language/dags-hard",
         baseline="interplay-rl-alone",
-        changes={"runs.pre.steps": 400, "runs.mid.steps": 100, "runs.rl.steps": 100},
-        baseline_changes={"runs.pre.steps": 400, "runs.rl.steps": 200},
+        changes={"runs.pre.steps": 40, "runs.mid.steps": 40, "runs.rl.steps": 40},
+        baseline_changes={"runs.pre.steps": 40, "runs.rl.steps": 80},
         measures=(Measure(name="end"), Measure(name="area", role="mechanism")),
         equal=("steps",),
         paper_effect="10.8 % over RL alone on hard problems at equal budget; up to 42 % of pass@128 at the edge",

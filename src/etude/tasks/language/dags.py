@@ -1,4 +1,4 @@
-"""Dags: named quantities that are computed from each other, modulo 23, and the worked solution as a graph.
+"""Dags: quantities computed from each other, modulo 23 unless told otherwise, and the worked solution as a graph.
 
     prompt      c=a+b;a=7;e=a*c;b=10?e>           definitions in any order, and which one is asked for
     completion  a=7;b=10;c=a+b=17;e=a*c=4;        what it needs, in an order in which every parent comes first
@@ -23,7 +23,6 @@ from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.tasks.pool import Pool, reserved
 
-MODULUS = 23
 VOCABULARIES: Mapping[str, str] = {"first": "abcdeghijklm", "second": "nopqrstuvwxyz"}
 """Names of quantities in each; surface alone."""
 STEP = re.compile(r"([a-z])=(?:([a-z])([+*-])([a-z])=)?(\d{1,2})")
@@ -42,15 +41,17 @@ Graph = Mapping[str, Node]
 
 
 class Dags(LanguageTask):
-    """Arithmetic graphs modulo 23; reward 1 if the last value of the completion is the right one, else 0.
+    """Arithmetic graphs; reward 1 if the last value of the completion is the right one, else 0.
 
     Args:
         ops: how many operations the answer takes; each problem draws one of these.
         rare: share of the problems whose names are those of the second vocabulary.
+        hard: the same of the split 'hard', whatever is trained on.
+        modulus: values run from 0 to one less; a model knows the tables of a small one after few texts.
         seed: which problems are drawn. The train/test divide is the same for every seed.
 
-    Splits: 'train', 'test', and 'rare', the test with names of the second vocabulary alone. None shares a problem with
-    'train'.
+    Splits: 'train', 'test', 'rare', the test with names of the second vocabulary alone, and 'hard'. None shares a
+    problem with 'train'.
 
     >>> problem = Problem("dags/1", "c=a+b;a=7;b=10?c>", "17")
     >>> Dags().score(problem, "a=7;b=10;c=a+b=17;"), Dags().score(problem, "a=7;b=10;c=a+b=16;")
@@ -62,14 +63,17 @@ class Dags(LanguageTask):
 
     ops: tuple[Annotated[int, Interval(ge=1, le=8)], ...] = (1, 2, 3, 4)
     rare: Probability = 0.0
+    hard: tuple[Annotated[int, Interval(ge=1, le=8)], ...] = (7, 8)
+    modulus: Annotated[int, Interval(ge=2, le=100)] = 23
     seed: WholeNumber = 0
 
     def check(self) -> None:
-        if not self.ops:
-            raise ConfigError("Dags.ops must name at least one number of operations, got none.")
+        for name in ("ops", "hard"):
+            if not getattr(self, name):
+                raise ConfigError(f"Dags.{name} must name at least one number of operations, got none.")
 
     def splits(self) -> tuple[str, ...]:
-        return ("train", "test", "rare")
+        return ("train", "test", "rare", "hard")
 
     def problems(self, split: str) -> Sequence[Problem]:
         if split not in self.splits():
@@ -89,11 +93,11 @@ class Dags(LanguageTask):
 
     def _problem(self, split: str, index: int) -> Problem:
         random = Stream(self.seed).split("dags", split, index).numpy
-        op = int(random.choice(self.ops))
+        op = int(random.choice(self.hard if split == "hard" else self.ops))
         while True:
             second = split == "rare" or random.random() < self.rare
             vocabulary: Literal["first", "second"] = "second" if second else "first"
-            graph = drawn(op, VOCABULARIES[vocabulary], random)
+            graph = drawn(op, VOCABULARIES[vocabulary], self.modulus, random)
             asked = list(graph)[-1]
             shown = [list(graph)[i] for i in random.permutation(len(graph))]
             prompt = ";".join(f"{name}={_defined(graph[name])}" for name in shown) + f"?{asked}>"
@@ -103,33 +107,33 @@ class Dags(LanguageTask):
         return Problem(f"dags/{split}/{index}", prompt, str(graph[asked].value), f"op{op}", info)
 
 
-def drawn(op: int, names: str, random: Generator) -> dict[str, Node]:
+def drawn(op: int, names: str, modulus: int, random: Generator) -> dict[str, Node]:
     """A graph whose last node takes `op` operations: each adds one to what is there, and all of them are needed."""
     order = [names[i] for i in random.permutation(len(names))]
-    graph = {order[0]: Node(int(random.integers(MODULUS)))}
+    graph = {order[0]: Node(int(random.integers(modulus)))}
     last = order[0]
     for _ in range(op):
         name = order[len(graph)]
         others = list(graph)
         if len(graph) + (op - _) < len(names) - 1 and random.random() < 0.4:
-            graph[name] = Node(int(random.integers(MODULUS)))
+            graph[name] = Node(int(random.integers(modulus)))
             others, name = [name], order[len(graph)]
         parents = [last, others[random.integers(len(others))]]
         if random.random() < 0.5:
             parents.reverse()
         operation = "+-*"[random.integers(3)]
-        graph[name] = Node(computed(operation, *(graph[p].value for p in parents)), tuple(parents), operation)
+        graph[name] = Node(computed(operation, *(graph[p].value for p in parents), modulus), tuple(parents), operation)
         last = name
     return graph
 
 
-def computed(operation: str, left: int, right: int) -> int:
-    """A value, modulo 23.
+def computed(operation: str, left: int, right: int, modulus: int) -> int:
+    """A value.
 
-    >>> computed("-", 3, 5), computed("*", 7, 17)
+    >>> computed("-", 3, 5, 23), computed("*", 7, 17, 23)
     (21, 4)
     """
-    return {"+": left + right, "-": left - right, "*": left * right}[operation] % MODULUS
+    return {"+": left + right, "-": left - right, "*": left * right}[operation] % modulus
 
 
 def rendered(graph: Graph) -> str:
