@@ -9,8 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from etude.core.edit import stack
 from etude.core.errors import ConfigError
+from etude.core.registry import get_method
 from etude.evaluation.small_batch import small_tokens
+from etude.references.frozen import Frozen
+from etude.regularizers.entropy import EntropyBonus
+from etude.regularizers.kl import KLToReference
 from etude.rewards.control import (
     AffineScores,
     ClippedScores,
@@ -20,6 +25,7 @@ from etude.rewards.control import (
     ScaledScores,
 )
 from etude.rewards.kl import AdaptiveKLPenalty, KLPenalty
+from etude.rewards.outcome import TaskReward
 
 BATCHES = ([1.0, 5.0, 2.5, -0.75, 4.0, 4.0], [0.5, 7.0, 9.0, -3.0, 0.0, 1.0], [2.0, 2.0, 2.0, 2.0, 2.0, 2.0])
 
@@ -113,3 +119,16 @@ def test_an_adaptive_coefficient_follows_the_divergence(target: float, factor: f
     assert part.state["coefficient"] == pytest.approx(0.5 * factor, rel=1e-6)
     fixed = KLPenalty(coefficient=part.state["coefficient"])
     torch.testing.assert_close(part.shape(batch), fixed.shape(batch))
+
+
+@pytest.mark.parametrize("held", [KLToReference(), KLToReference(estimator="k1", weighted=True)])
+@pytest.mark.parametrize("paid", [KLPenalty(), AdaptiveKLPenalty()])
+def test_a_divergence_from_the_reference_counts_once(paid: KLPenalty, held: KLToReference) -> None:
+    """In the reward or in the loss; what holds the policy near other things is no second time."""
+    grpo = get_method("grpo").replace(reference=Frozen(), rewards=(TaskReward(), paid))
+    grpo.replace(regularizers=(EntropyBonus(),)).check()
+    with pytest.raises(ConfigError, match=f"{type(paid).__name__} takes the divergence .* count twice: leave one"):
+        grpo.replace(regularizers=(EntropyBonus(), held)).check()
+    assert any(
+        "count twice" in sentence for sentence in stack(get_method("ppo-rlhf"), ["kl-to-reference"]).objections()
+    )

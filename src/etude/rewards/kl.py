@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
@@ -10,6 +10,9 @@ from etude.core.batches import TokenBatch
 from etude.core.fields import Count, NonNegative, Positive
 from etude.core.part import Need
 from etude.core.slots import TokenReward
+
+if TYPE_CHECKING:
+    from etude.core.method import Method
 
 
 class KLPenalty(TokenReward):
@@ -32,6 +35,14 @@ class KLPenalty(TokenReward):
     uses_behaviour: ClassVar[bool] = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.REFERENCE_LOGP})
     coefficient: NonNegative = 0.05
+
+    def objection(self, method: Method) -> str | None:
+        if Need.REFERENCE_LOGP in method.needs("regularizers"):
+            return (
+                "takes the divergence from the reference off the reward, and a regularizer adds it to the loss, so "
+                "that it would count twice: leave one of them out."
+            )
+        return None
 
     def shape(self, batch: TokenBatch) -> Tensor:
         assert batch.reference_logp is not None
