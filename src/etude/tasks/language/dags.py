@@ -122,7 +122,8 @@ def drawn(op: int, names: str, modulus: int, random: Generator) -> dict[str, Nod
         if random.random() < 0.5:
             parents.reverse()
         operation = "+-*"[random.integers(3)]
-        graph[name] = Node(computed(operation, *(graph[p].value for p in parents), modulus), tuple(parents), operation)
+        left, right = (graph[parent].value for parent in parents)
+        graph[name] = Node(computed(operation, left, right, modulus), tuple(parents), operation)
         last = name
     return graph
 
