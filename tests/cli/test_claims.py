@@ -236,6 +236,7 @@ def test_a_claim_whose_pairs_do_not_decide_yet_says_how_many_there_are(cli: Cli,
     Path("claims/mine").mkdir(parents=True)
     Path("claims/mine/runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert "Verdict: open after 6 tuned and 1 published pairs." in cli("claims", "show", "mine.py:mine").out
+    assert claims.check("mine.py:mine") == ["mine.py:mine has no verdict: open after 6 tuned and 1 published pairs."]
 
 
 def test_a_look_needs_no_plan_and_leaves_nothing(cli: Cli, project: Path, asked: list[list[int]]) -> None:

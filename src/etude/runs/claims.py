@@ -343,7 +343,7 @@ def check(name: str) -> list[str]:
     """Sentences about what is wrong with a claim's record; none if all is well."""
     record, folder = recorded(name), folder_of(name)
     if record is None:
-        return [f"{name} was never run."]
+        return [f"{name} has no verdict: {outcome_of(name)}."]
     plan = read_plan(folder)
     differs = _differs(record, plan, Lines(folder / RUNS, plan))
     wrong = [f"{name}: {k} in {VERDICT} does not follow from {RUNS}." for k in differs]
