@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from etude.core.errors import ConfigError
-from etude.runs.beds import Bed, runs_of, start_of, state
+from etude.runs.arms import state
+from etude.runs.beds import Bed, runs_of, start_of
 from etude.runs.code import text_hash
 from etude.runs.contest import Arm, compete
 from etude.runs.jobs import run_jobs

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.evaluation.verdicts import ALPHA, LOOKS
-from etude.runs.beds import CONFIRMING, RUNS, Bed, Scores, beds, beside, runs_of, scores_of, start_of, state
+from etude.runs.arms import state
+from etude.runs.beds import CONFIRMING, RUNS, Bed, Scores, beds, beside, runs_of, scores_of, start_of
 from etude.runs.jobs import run_jobs
 from etude.runs.tuning import combinations, sweep_jobs, swept
 

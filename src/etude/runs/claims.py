@@ -134,7 +134,7 @@ def waiting() -> list[str]:
 def rests_on(method: Method, claim: Claim) -> dict[str, str]:
     """Names for the code and the recipe that a verdict rests on."""
     from etude.experiments import experiment_file
-    from etude.runs.beds import composition
+    from etude.runs.arms import composition
     from etude.runs.plans import recipe_hash
 
     found = {what: composition(arm, sorted(method.worlds)[0]) for what, arm in _arms(method, claim).items()}
@@ -156,7 +156,7 @@ def stale(name: str, record: Mapping[str, Any]) -> list[str]:
     A method whose code was edited, and which has the parts and values that it had then, is the same: what its equations
     come to is pinned by tests.
     """
-    from etude.runs.beds import still_made_of
+    from etude.runs.arms import still_made_of
 
     method, claim = claim_of(name)
     arms, before = _arms(method, claim), record.get(MADE_OF, {})
@@ -323,7 +323,7 @@ def _means(pairs: Sequence[Pair]) -> dict[str, dict[str, float]]:
 
 
 def _write(folder: Path, name: str, plan: Plan, lines: Lines, commit: str, seconds: float) -> dict[str, Any]:
-    from etude.runs.beds import made_of
+    from etude.runs.arms import made_of
     from etude.runtime import disk
     from etude.runtime.environment import record
 

@@ -16,7 +16,8 @@ from etude.core.errors import ConfigError, EtudeError
 from etude.evaluation.intervals import Interval
 from etude.evaluation.learning import fit_curve
 from etude.evaluation.verdicts import differences, paired_interval
-from etude.runs.beds import CONFIRMING, RUNS, Bed, Fields, runs_of, scores_of, state
+from etude.runs.arms import state
+from etude.runs.beds import CONFIRMING, RUNS, Bed, Fields, runs_of, scores_of
 from etude.runs.claim_runs import PUBLISHED, TUNED
 from etude.runs.code import text_hash
 from etude.runs.jobs import Job, Workers, run_jobs

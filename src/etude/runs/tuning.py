@@ -12,7 +12,8 @@ import numpy as np
 from etude.core.claims import Claim, core_measures
 from etude.core.edit import set_values
 from etude.evaluation.pairs import Pair, Results
-from etude.runs.beds import RUNS, TUNING, Bed, Fields, Scores, assigned, composed, runs_of, scores_of, start_of
+from etude.runs.arms import composed
+from etude.runs.beds import RUNS, TUNING, Bed, Fields, Scores, assigned, runs_of, scores_of, start_of
 from etude.runs.jobs import Job, Workers, run_jobs
 
 RATE = "optimizer.lr"
