@@ -45,6 +45,18 @@ def test_measured_by_others(cli: Cli, swings: Path, tmp_path: Path) -> None:
     assert answer.code == 2 and "has other observations or actions" in answer.sentence
 
 
+def test_where_imitation_is_optimal_that_is_said(cli: Cli, swings: Path, tmp_path: Path) -> None:
+    """All episodes earn the same, or what the best policy known earns; nothing is said where some are better."""
+    columns = pendulum_columns(episodes=6, length=30, following=True)
+    alike = written(tmp_path / "alike.npz", {**columns, "rewards": np.tile(columns["rewards"][:30], 6)})
+    assert "All episodes earn the same: imitation is as good as any" in cli("data", "info", str(alike)).out
+    worse = written(tmp_path / "worse.npz", {**columns, "rewards": columns["rewards"] - 1})
+    between = written(tmp_path / "between.npz", {**columns, "rewards": columns["rewards"] - 0.1})
+    flags = ("--worst", str(worse), "--best", str(swings))
+    said = {path: cli("data", "info", str(path), *flags).out for path in (swings, between, worse)}
+    assert ["imitation is optimal already" in said[path] for path in (swings, between, worse)] == [True, False, False]
+
+
 def test_what_can_be_meant_is_told_and_what_cannot_is_refused(cli: Cli, swings: Path, tmp_path: Path) -> None:
     pole = written(tmp_path / "pole.npz", cartpole_columns())
     told = cli("data", "info", str(pole))

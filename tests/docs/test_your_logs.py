@@ -15,6 +15,8 @@ import torch
 import etude
 from etude.core.errors import CheckpointError, DataError
 from etude.core.registry import get_method, import_source
+from etude.experience.logs import faults
+from etude.runs.data_info import MEANT
 from etude.runs.kinds import run_of
 from etude.runs.train import resume
 from etude.runs.training import Options, compose_task
@@ -91,3 +93,10 @@ def test_what_can_be_meant_is_named(folder: Path) -> None:
         LoggedTask(data="flat.csv", columns=COLUMNS).logs()
     allowed = LoggedTask(data="flat.csv", columns=COLUMNS, allow=("constant-rewards",)).logs()
     assert np.ptp(allowed.rewards) == 0
+
+
+def test_all_that_can_be_meant_is_listed() -> None:
+    section = PAGE.split("## When something is wrong with them")[1]
+    assert sorted(re.findall(r"^\| `([a-z-]+)` \|", section, re.M)) == sorted(MEANT)
+    source = Path(faults.__file__).read_text(encoding="utf-8")
+    assert all(f'"{name}"' in source for name in MEANT)

@@ -13,6 +13,7 @@ from etude.evaluation.reward_models import (
     best_of_n,
     best_of_n_fit,
     best_of_n_kl,
+    calibration_by_rank,
     pair_accuracy,
     proxy_gap,
     reinforcement_fit,
@@ -28,6 +29,32 @@ def test_best_of_n_is_the_mean_over_all_draws_of_n(n: int) -> None:
     for row in range(3):
         each = [GOLD[row, max(some, key=lambda k: SCORES[row, k])] for some in itertools.combinations(range(6), n)]
         assert found[row] == pytest.approx(np.mean(each), abs=1e-12)
+
+
+def test_calibration_by_rank_is_counting() -> None:
+    """Pair by pair, from the least sure to the surest; ties in gold are in no part."""
+    pairs = []
+    for said, true in zip(SCORES, GOLD):
+        for i, j in itertools.combinations(range(6), 2):
+            if true[i] != true[j]:
+                better, worse = (i, j) if true[i] > true[j] else (j, i)
+                gap = said[better] - said[worse]
+                pairs.append((abs(gap), 1 / (1 + math.exp(-abs(gap))), float(gap > 0)))
+    pairs.sort()
+    halves = (pairs[: -(-len(pairs) // 2)], pairs[-(-len(pairs) // 2) :])
+    sure, right = calibration_by_rank(SCORES, GOLD, bins=2)
+    assert sure.tolist() == pytest.approx([np.mean([p[1] for p in half]) for half in halves], abs=1e-12)
+    assert right.tolist() == pytest.approx([np.mean([p[2] for p in half]) for half in halves], abs=1e-12)
+
+
+def test_log_odds_of_a_bradley_terry_teacher_are_calibrated_and_three_times_them_are_not() -> None:
+    margin = RANDOM.normal(size=20_000) * 1.5
+    won = RANDOM.random(len(margin)) < 1 / (1 + np.exp(-margin))
+    scores, gold = np.stack([margin, np.zeros_like(margin)], 1), np.stack([won, ~won], 1)
+    sure, right = calibration_by_rank(scores, gold, bins=5)
+    assert np.abs(sure - right).max() < 0.03 and sure[0] < 0.6 < 0.9 < sure[-1]
+    over, same = calibration_by_rank(3 * scores, gold, bins=5)
+    assert same.tolist() == right.tolist() and (over - same)[1:4].min() > 0.1
 
 
 def test_equal_scores_share() -> None:
@@ -79,5 +106,7 @@ def test_laws_are_found_again() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(DataError, match=r"one shape \[P, K\]"):
         pair_accuracy([1.0], [1.0])
+    with pytest.raises(DataError, match="Of 1 pairs that are not worth the same 2 parts cannot be made"):
+        calibration_by_rank([[0.0, 1.0]], [[0.0, 1.0]], bins=2)
     with pytest.raises(DataError, match="n from 1 to the 6"):
         best_of_n(SCORES, GOLD, 7)

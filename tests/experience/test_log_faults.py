@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 from etude.core.errors import DataError
 from etude.experience.logs.reading import open_logs
-from etude.experience.logs.table import Logs, Spaces
+from etude.experience.logs.table import Logs, Numbers, Spaces
 from etude.tasks.control.logged import spaces_of
 from etude.tasks.control.pendulum import pendulum
 from log_toys import Columns, cartpole_columns, pendulum_columns, written
@@ -24,6 +26,13 @@ def fine() -> Columns:
 
 def opened(folder: Path, columns: Columns, spaces: Spaces | None = None, **how: object) -> Logs:
     return open_logs(written(folder / "a.npz", columns), spaces=spaces, **how)  # type: ignore[arg-type]
+
+
+def sentences(folder: Path, columns: Columns, spaces: Spaces | None = None, **how: object) -> str:
+    """All that is said of them."""
+    with pytest.raises(DataError) as caught:
+        opened(folder, columns, spaces, **how)
+    return str(caught.value)
 
 
 def put(name: str, row: object, value: object) -> Spoil:
@@ -59,6 +68,11 @@ def numbered(columns: Columns) -> None:
         columns[name] = np.concatenate([columns[name], which], 1)
 
 
+def constant(columns: Columns) -> None:
+    for name in ("observations", "next_observations"):
+        columns[name] = np.concatenate([columns[name], np.ones((250, 1))], 1)
+
+
 def endless(columns: Columns) -> None:
     del columns["terminals"], columns["timeouts"]
 
@@ -70,9 +84,28 @@ def jumping(columns: Columns) -> None:
     columns["observations"][100:] = columns["observations"][:150] + 0.001
 
 
-def pictures(columns: Columns) -> None:
-    for name in ("observations", "next_observations"):
-        columns[name] = np.zeros((250, 8, 8, 3), np.float32)
+def pictures(dtype: type) -> Spoil:
+    def spoil(columns: Columns) -> None:
+        for name in ("observations", "next_observations"):
+            columns[name] = np.zeros((250, 8, 8, 3), dtype)
+
+    return spoil
+
+
+def first(rows: int) -> Spoil:
+    def spoil(columns: Columns) -> None:
+        columns.update({name: values[:rows] for name, values in columns.items()})
+
+    return spoil
+
+
+def held(name: str, change: Callable[[Numbers], object]) -> Spoil:
+    """Another column in the place of one."""
+
+    def spoil(columns: Columns) -> None:
+        columns[name] = change(columns[name])
+
+    return spoil
 
 
 def timed(columns: Columns) -> None:
@@ -101,7 +134,14 @@ CASES: dict[str, tuple[Spoil, str]] = {
     "twice": (repeated, r"Episodes that are there already: episode 5\."),
     "another": (indexed, r"logs of another environment: they hold 4 numbers of an observation .* pendulum has Box"),
     "strange": (put("observations", 3, 9.0), r"logs of another environment: .*So in row 3 \(episode 0\)"),
-    "pixels": (pictures, r"images \[8, 8, 3\] of float32: pixels are whole numbers from 0 to 255, in uint8"),
+    "pixels": (pictures(np.float32), r"images \[8, 8, 3\] of float32: pixels are whole numbers from 0 to 255, in uint"),
+    "bytes": (pictures(np.uint8), r"Observations are images \[8, 8, 3\], and logs hold vectors: encode them first\."),
+    "text": (held("rewards", lambda x: x.astype(str)), r"Column rewards holds <U\d+, and must hold numbers\."),
+    "wide": (held("rewards", lambda x: np.stack([x, x], 1)), r"rewards has the shape \[250, 2\], and must be a num"),
+    "next": (held("next_observations", lambda x: x[:, 1:]),
+             r"next_observations have the shape \[250, 2\], and observations \[250, 3\]\."),
+    "empty": (first(0), r"There is no row\."),
+    "one": (first(1), r"There is one row, and what it led to is in the next\."),
 }  # fmt: skip
 
 
@@ -124,7 +164,8 @@ def test_a_fault_gets_a_sentence(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [(indexed, "count the rows in column 3, which is an index"), (numbered, "count the episodes in column 3"),
-     (jumping, r"Observations jump inside of an episode, by up to \d+ times .* after rows 74 \(episode 1\), 174")],
+     (jumping, r"Observations jump inside of an episode, by up to \d+ times .* after rows 74 \(episode 1\), 174"),
+     (put("actions", slice(None), 1.0), r"Actions never change in column 0: give --task, whose bounds count\.")],
 )  # fmt: skip
 def test_faults_of_observations_whose_space_nobody_knows(tmp_path: Path, spoil: Spoil, sentence: str) -> None:
     columns = fine()
@@ -135,11 +176,114 @@ def test_faults_of_observations_whose_space_nobody_knows(tmp_path: Path, spoil: 
 
 def test_a_constant_column(tmp_path: Path) -> None:
     columns = fine()
-    for name in ("observations", "next_observations"):
-        columns[name] = np.concatenate([columns[name], np.ones((250, 1))], 1)
+    constant(columns)
     with pytest.raises(DataError, match=r"never change in column 3: .*\n.*task\.allow=constant-obs"):
         opened(tmp_path, columns)
     assert opened(tmp_path, columns, allow=("constant-observations",)).observations.shape == (250, 4)
+
+
+HIDDEN: dict[str, tuple[Spoil, str, object, str]] = {
+    "jump": (jumping, "observations", (10, 1), r"Observations jump .* after rows 74 \(episode 1\), 174 \(episode 3\)"),
+    "constant": (constant, "observations", (0, 3), r"Observations never change in column 3:"),
+    "rewards": (put("rewards", slice(None), 1.0), "rewards", 0, r"All rewards are 1:"),
+    "rows": (indexed, "observations", (0, 3), r"Observations count the rows in column 3,"),
+    "episodes": (numbered, "observations", (60, 3), r"Observations count the episodes in column 3,"),
+    "disagree": (put("next_observations", (30, 1), 9), "observations", (60, 1), r"row saw in row 30 \(episode 0\)\."),
+    "units": (put("actions", slice(None), 0.001), "actions", 7, r"Actions from \[0\.001\d*\] .* never come near"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", list(HIDDEN))
+def test_what_is_not_finite_hides_no_other_fault(tmp_path: Path, name: str, value: float) -> None:
+    columns = fine()
+    spoil, column, row, sentence = HIDDEN[name]
+    spoil(columns)
+    put(column, row, value)(columns)
+    said = sentences(tmp_path, columns, spaces_of(pendulum) if name == "units" else None)
+    assert re.search(sentence, said) and re.search(rf"{column}.* hold NaN or infinity", said), said
+
+
+def test_a_column_without_any_number_hides_nothing(tmp_path: Path) -> None:
+    columns = fine()
+    jumping(columns)
+    columns["observations"][:, 1] = np.nan
+    said = sentences(tmp_path, columns)
+    assert "(column 1) hold NaN" in said and "after rows 74 (episode 1), 174 (episode 3)" in said
+    assert "never change" not in said
+
+
+def test_what_needs_no_ends_is_said_where_they_are_missing(tmp_path: Path) -> None:
+    columns = fine()
+    for spoil in (constant, put("rewards", slice(None), 1.0), put("next_observations", (30, 0), 0.5), endless):
+        spoil(columns)
+    said = sentences(tmp_path, columns)
+    assert "No row ends an episode" in said and "never change in column 3" in said and "All rewards are 1" in said
+    assert re.search(r"row saw in rows 30 .*, 49 .*, 99 .*, 149 .*, 199 .*, as where an episode ends\.", said), said
+    del columns["next_observations"]
+    said = sentences(tmp_path, {**columns, "observations": np.arange(250)[:, None]})
+    assert "No row ends an episode" in said and "count the rows in column 0" in said and "jump" not in said
+
+
+# The number of a state
+
+LAKE = np.random.default_rng(0).permutation(np.resize([0, 1, 2, 3, 4, 6, 8, 9, 10, 13, 14], 250))
+"""What is seen of a frozen lake of 16: nobody acts from a hole or the goal."""
+
+
+def seeing(values: Numbers) -> Columns:
+    columns = fine()
+    del columns["next_observations"]
+    return {**columns, "observations": values}
+
+
+@pytest.mark.parametrize("values", [LAKE, LAKE[:, None], LAKE.astype(np.uint8), LAKE + 1, LAKE % 3])
+def test_the_number_of_a_state_is_no_observation(tmp_path: Path, values: Numbers) -> None:
+    columns = seeing(values)
+    said = sentences(tmp_path, columns)
+    sentence = (
+        f"Observations are whole numbers from {values.min()} to {values.max()} in one column, which looks like the"
+    )
+    assert f"{sentence} number of a state" in said and "one-hot" in said and "task.allow=index" in said
+    allowed = opened(tmp_path, columns, allow=("index",))
+    assert allowed.rows == 245 and len(allowed.notes) == 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [LAKE.astype(np.float32), LAKE % 2, LAKE - 4, LAKE + 18, LAKE * 10, np.stack([LAKE, LAKE[::-1]], 1),
+     np.random.default_rng(0).permutation(250)],
+    ids=["floats", "two", "below-zero", "degrees", "wide-apart", "two-columns", "each-once"],
+)  # fmt: skip
+def test_measurements_in_whole_numbers_are_fine(tmp_path: Path, values: Numbers) -> None:
+    assert opened(tmp_path, seeing(values)).rows == 245
+
+
+def test_spaces_of_states_have_no_bounds(tmp_path: Path) -> None:
+    lake = Spaces(Discrete(16), Box(-2.0, 2.0, (1,)), "lake")
+    assert opened(tmp_path, seeing(LAKE), lake, allow=("index",)).rows == 245
+
+
+def test_the_number_of_an_episode_is_said_once(tmp_path: Path) -> None:
+    said = sentences(tmp_path, seeing(np.repeat(np.arange(5), 50)))
+    assert "count the episodes in column 0" in said and "number of a state" not in said
+
+
+def test_choices_that_an_environment_does_not_have(tmp_path: Path) -> None:
+    columns = cartpole_columns()
+    columns["actions"][[4, 9]] = 2, -1
+    cart = Spaces(Box(-np.inf, np.inf, (4,)), Discrete(2), "cart")
+    said = sentences(tmp_path, columns, cart, allow=("constant-rewards",))
+    assert re.search(r"Actions are no choice from 0 to 1 in rows 4 \(episode \d\), 9 \(episode \d\)\.", said), said
+
+
+def test_no_outcome_is_known_of_episodes_of_one_step(tmp_path: Path) -> None:
+    columns = fine()
+    put("timeouts", slice(None), True)(columns)
+    assert opened(tmp_path, columns, allow=("one-step-episodes",)).episodes == 250
+    del columns["next_observations"]
+    said = sentences(tmp_path, columns, allow=("one-step-episodes",))
+    assert "No row is left whose outcome is known: give next_observations." in said
 
 
 def test_all_faults_are_listed_at_once(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from etude.core.errors import ConfigError, DataError, UnknownNameError
 from etude.experience.logs.reading import check_unchanged, open_logs
 from etude.experience.logs.table import Logs
 from etude.experience.logs.tables import parse_columns
+from etude.tasks.control.logged import LoggedTask
 from log_toys import Columns, cartpole_columns, pendulum_columns, written
 
 NAMED = "obs=x0,x1,x2 action=u reward=r done=end timeout=over"
@@ -107,6 +108,24 @@ def test_a_minari_folder(tmp_path: Path) -> None:
     logs = open_logs(write_minari(tmp_path / "pendulum" / "random-v0", columns, h5py))
     assert logs.fingerprint == open_logs(written(tmp_path / "a.npz", columns)).fingerprint
     assert logs.spaces.action_space.high.tolist() == [2.0] and logs.rows == 60
+
+
+def test_a_minari_dataset_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Minari keeps what it downloaded; a path that is there wins."""
+    h5py = pytest.importorskip("h5py")
+    columns = pendulum_columns(episodes=12, length=5, following=True)
+    folder = write_minari(tmp_path / "kept" / "pendulum" / "random-v0", columns, h5py)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "kept"))
+    for name in ("pendulum/random-v0", "minari:pendulum/random-v0"):
+        logs = LoggedTask(data=name).logs()
+        assert logs.where == folder and logs.fingerprint == open_logs(folder).fingerprint
+    with pytest.raises(DataError, match=r"nothing is downloaded.*minari download pendulum/expert-v0"):
+        LoggedTask(data="pendulum/expert-v0").logs()
+    monkeypatch.delenv("MINARI_DATASETS_PATH")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".minari").mkdir()
+    (tmp_path / "kept").rename(tmp_path / ".minari" / "datasets")
+    assert LoggedTask(data="pendulum/random-v0").logs().rows == 60
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet"])

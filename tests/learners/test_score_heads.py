@@ -11,7 +11,7 @@ import torch
 
 from etude.core.episodes import Episode, Problem, Segment
 from etude.learners.queries import d_optimal_pairs, disagreed_pairs, random_pairs
-from etude.learners.score_heads import Compared, Feedback, Labelled, Ranked, Rated, ScoreHeads, mean_states
+from etude.learners.score_heads import Compared, Feedback, Labelled, Ranked, Rated, ScoreHeads, Worked, mean_states
 from etude.policies.written import written
 from language_toys import random_policy
 
@@ -32,7 +32,7 @@ def heads(members: int = 2, **options: Any) -> ScoreHeads:
 def feedback() -> dict[str, Feedback]:
     return {
         "compared": Compared(X[:, 0], X[:, 1]), "labelled": Labelled(X[:, 0], X[:, 1]), "ranked": Ranked(X),
-        "rated": Rated(X[:, 0], X[:, 0].sum(-1)),
+        "rated": Rated(X[:, 0], X[:, 0].sum(-1)), "worked": Worked(X[:, 0], (X[:, 0, 0] > 0).double()),
     }  # fmt: skip
 
 
@@ -42,6 +42,8 @@ def by_hand(kind: str, v: Any, row: int) -> float:
         return math.log(1 + math.exp(b - a))
     if kind == "labelled":
         return (math.log(1 + math.exp(-a)) + math.log(1 + math.exp(b))) / 2
+    if kind == "worked":
+        return math.log(1 + math.exp(-a if X[row, 0, 0] > 0 else a))
     if kind == "rated":
         return float((a - float(X[row, 0].sum())) ** 2)
     e = [math.exp(v(x)) for x in X[row]]
@@ -68,6 +70,24 @@ def test_they_learn_each_kind_and_no_head_knows_of_the_others(kind: str) -> None
     assert (said.loss(net.scores, every).detach() < 0.9 * before).all()
     more = heads(3).learn(said, updates=60, batch=16)
     assert torch.equal(more(X)[:2], net(X)) and not torch.equal(net(X)[0], net(X)[1])
+
+
+@pytest.mark.slow
+def test_prompts_chosen_by_what_was_learned_beat_the_best_one_for_all() -> None:
+    """Of each question it is known by which of three prompts it is answered: two thirds of the answers are wrong."""
+    questions = normal(600, 2, seed=5)
+    works = torch.stack(
+        [questions[:, 0] > 0.3, (questions[:, 0] <= 0.3) & (questions[:, 1] > 0), questions[:, 1] < 0], 1
+    )
+    prompts = torch.eye(3, dtype=torch.float64).expand(600, 3, 3)
+    states = torch.cat([questions[:, None].expand(600, 3, 2), prompts], -1)  # [Q, P, H]
+    learned, asked = slice(0, 400), slice(400, None)
+    net = ScoreHeads(states[learned].flatten(0, 1), members=3, seed=0)
+    net.learn(Worked(states[learned].flatten(0, 1), works[learned].flatten().double()), updates=300, batch=64)
+    chosen = net.best(states[asked])
+    right = works[asked].gather(1, chosen[:, None]).double().mean()
+    assert chosen.shape == (200,) and right > works[asked].double().mean(0).max() + 0.2
+    assert torch.equal(chosen, torch.stack([net(states[asked])[:, :, p].mean(0) for p in range(3)], 1).argmax(1))
 
 
 def test_states_are_seen_with_mean_0_and_deviation_1() -> None:

@@ -11,8 +11,11 @@ import torch
 from etude.core.edit import set_values
 from etude.core.errors import ConfigError
 from etude.core.fit import check
+from etude.core.log_slots import LogTransform
+from etude.core.method import Method
 from etude.core.population import Member, PerMember
 from etude.core.registry import get_method
+from etude.experience.logs.table import Logs
 from etude.experience.transforms import Filter, ReturnsToGo, ScaleRewards
 from etude.loops.off_policy import OffPolicyLoop
 from etude.stages.handover import Handover
@@ -82,6 +85,22 @@ def test_the_episodes_that_earned_most_stay_whole(top: float, stays: int, tmp_pa
     assert kept.returns.tolist() == pytest.approx(order), "in the order in which they were logged"
     said = f"{stays} of 4 episodes stay, of {min(order):.4g} or more"
     assert loop_of(tmp_path, Filter(top=top)).collector.lines == [f"796 rows -> {kept.rows}: {said}"]  # type: ignore[union-attr]
+
+
+class Nothing(LogTransform):
+    """Leaves out every row."""
+
+    def __call__(self, logs: Logs, method: Method) -> Logs:
+        return logs.only(np.zeros(logs.rows, bool))
+
+    def sentence(self, before: Logs, after: Logs) -> str:
+        return "all of them were bad"
+
+
+def test_where_nothing_is_left_each_transform_says_how_much_it_left(tmp_path: Path) -> None:
+    left = r"Nothing is left of the logs: 796 rows -> 199: 1 of 4 .*; 199 rows -> 0: all of them were bad"
+    with pytest.raises(ConfigError, match=left):
+        loop_of(tmp_path, Filter(top=0.01), Nothing())
 
 
 def test_they_are_set_from_the_command_line() -> None:

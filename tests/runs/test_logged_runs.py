@@ -14,11 +14,12 @@ import etude
 import processes
 from etude.core.errors import CheckpointError, ConfigError, DataError
 from etude.core.registry import get_method
+from etude.runs.actions_of_logs import check_takes
 from etude.runs.kinds import run_of
 from etude.runs.train import resume
 from etude.runs.training import Options, Result, compose_task
 from etude.tasks.control.logged import LoggedTask
-from log_toys import pendulum_columns, written
+from log_toys import cartpole_columns, pendulum_columns, written
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 SMALL = {"policy.network.hidden": "4,4", "critic.network.hidden": "4,4", "sampling.batch": 4}
@@ -100,6 +101,14 @@ def test_without_an_environment(tmp_path: Path, logs: Path) -> None:
     assert (tmp_path / "policy.pt2").exists()
 
 
+def test_a_run_says_where_imitation_is_optimal(tmp_path: Path, logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = pendulum_columns(episodes=3)
+    alike = written(tmp_path / "alike.npz", {**columns, "rewards": np.tile(columns["rewards"][:200], 3)})
+    for path, said in ((alike, True), (logs, False)):
+        etude.train("td3-bc", data=path, set=SMALL, steps=250, seeds=1, out=tmp_path / path.stem)
+        assert ("All episodes earn the same: imitation is as good" in capsys.readouterr().err) == said
+
+
 def test_bad_logs_train_nothing_and_exit_with_2(tmp_path: Path) -> None:
     columns = pendulum_columns(episodes=3)
     columns["rewards"][7] = np.nan
@@ -126,9 +135,27 @@ def test_who_acts_reads_no_logs(tmp_path: Path, logs: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+SIBLINGS = {"bc-discrete": "bc", "cql-discrete": "cql", "discrete-bcq": "bcq", "bear-discrete": "bear"}
+
+
 def test_actions_of_another_kind_are_refused_with_a_sibling(tmp_path: Path, logs: Path) -> None:
-    with pytest.raises(ConfigError, match=r"SoftmaxPolicy chooses among Discrete actions, and they are Box"):
+    pole = written(tmp_path / "pole.npz", cartpole_columns())
+    task = [compose_task(name, [f"task.data={path}", "task.allow=constant-rewards"])
+            for name, path in (("pendulum", logs), ("cartpole", pole))]  # fmt: skip
+    swing, poles = (each.logs() for each in task)  # type: ignore[attr-defined]
+    for discrete, sibling in SIBLINGS.items():
+        for method, there, other in ((discrete, swing, sibling), (sibling, poles, discrete)):
+            with pytest.raises(ConfigError) as refused:
+                check_takes(get_method(method), there)
+            before, _, others = str(refused.value).partition("): ")
+            assert before.startswith(f"{method} does not take the actions of {there.where}, ")
+            named = others.partition(", and ")[0].removesuffix(" does").removesuffix(" do").split(" and ")
+            assert other in named
+    with pytest.raises(ConfigError, match=r": bc and td3-bc do, and \d+ more"):
+        check_takes(get_method("dqn"), swing)  # which shares no word with any
+    with pytest.raises(ConfigError, match=r"bc-discrete does not take the actions of .*Box.*: .*bc.* do"):
         etude.train("bc-discrete", "pendulum", data=logs, out=tmp_path / "run", quiet=True, steps=250)
+    assert not (tmp_path / "run").exists()
 
 
 def test_fields_of_the_task_reach_logs_and_environment(logs: Path) -> None:

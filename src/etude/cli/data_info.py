@@ -11,6 +11,8 @@ from cyclopts import Parameter
 
 from etude.cli.task_fields import Fields
 
+BEST = 0.95
+"""TQ from which imitation is optimal: nineteen twentieths of the way from chance to the best policy known."""
 WIDTH = 40
 """Characters of the longest bar."""
 
@@ -55,7 +57,7 @@ def info(
     model
         Of dialogues with rewards (JSON lines): by whose tokenizer tokens are counted.
     picture
-        Also draw the returns and the lengths of episodes into this file (PNG); of one data set.
+        Also draw the returns of episodes into this file (PNG); of one data set.
     json
         Print JSON.
     """
@@ -112,6 +114,8 @@ def _draw(told: dict[str, Any], picture: Path) -> None:
 
 def _lines(told: dict[str, Any]) -> Iterator[str]:
     """For people."""
+    from etude.experience.logs.table import IMITABLE
+
     ends, length, floor = told["ends"], told["length"], told["imitation"]
     counted, says = f"{told['rows']:,} steps of {told['episodes']:,} episodes", "a" if told["behaviour_logp"] else "no"
     yield f"{told['path']}: {counted}, fingerprint {told['fingerprint'][:12]}"
@@ -131,8 +135,10 @@ def _lines(told: dict[str, Any]) -> Iterator[str]:
     yield f"  SACo               {_by(told['saco'], '--reference')}; {told['unique_pairs']:,} different pairs"
     yield f"  PSV                {told['psv']:.4f}: how far good episodes are above the usual ones"
     yield f"  good episodes      {told['effective_episodes']:.1f} effective ones, weighted by their returns"
-    if told["effective_episodes"] > 0.99 * told["episodes"]:
-        yield "  All episodes earn the same: imitation is as good as any method can get from them."
+    if told["imitable"]:
+        yield f"  {IMITABLE}"
+    elif told["tq"] is not None and told["tq"] >= BEST:
+        yield "  Its episodes earn what the best policy known earns: imitation is optimal already, whatever else is tried."
     yield from (f"  {note}" for note in told["notes"])
 
 

@@ -90,7 +90,7 @@ def _scores(evaluation: dict[str, Any], wording: Wording, rewarded: bool = False
     for name in ("split", "metric", "before", "after"):
         table.add_column(name, overflow="fold")
     for split, after in evaluation["after"].items():
-        old = evaluation["before"][split]
+        old = evaluation.get("before", {}).get(split, {})
         shown = [m for m in after if m.startswith(wording.leading)]
         reward, first = next((m for m in after if m.partition("/")[0] == "reward"), ""), next(iter(after))
         same = all(e.get(reward) == e.get(first) for e in (old, after))

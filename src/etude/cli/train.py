@@ -38,6 +38,7 @@ def train(
     config: str | None = None,
     preset: Annotated[bool, Parameter(show_default=False)] = True,
     data: str | None = None,
+    heldout: str | None = None,
     columns: str | None = None,
     answer: str | None = None,
     skip_bad_rows: Flag = False,
@@ -121,6 +122,8 @@ def train(
     data
         Logs to learn from (control): .npz, D4RL's .hdf5, a Minari folder, .csv, .parquet, or a run folder with a
         replay. Returns are played in --task; without it nothing is played.
+    heldout
+        Other logs, not learned from, which judge what was learned in the end where there is no --task to play in.
     columns
         Names of a data file's columns where it calls them something else, as in prompt=question,answer=solution; of a
         table of logs 'obs=x1,x2 action=u reward=r episode=id done=end'.
@@ -244,7 +247,7 @@ def train(
     }  # fmt: skip
     if data is not None and task == DEFAULT_TASK:
         task = LOGS
-    of_task = {"data": data, "columns": columns, "answer": answer, "skip_bad_rows": skip_bad_rows,
+    of_task = {"data": data, "heldout": heldout, "columns": columns, "answer": answer, "skip_bad_rows": skip_bad_rows,
                "chat": chat, "system": system, "template_arguments": template_arguments, "tools": tools,
                "stream": stream}  # fmt: skip
     options |= {name: value for name, value in of_task.items() if value}

@@ -80,6 +80,10 @@ class Task(Part, abstract=True):
         """Why nothing says how good an outcome is, as a sentence; None if the task scores by itself."""
         return None
 
+    def evaluated(self) -> tuple[str, ...]:
+        """Of a run 'before', 'between' its steps and 'after' it: when it is measured how good what is trained is."""
+        return () if self.needs_reward() else ("before", "between", "after")
+
     def warnings(self) -> list[str]:
         """What the user should know before a run, as sentences."""
         return []

@@ -9,7 +9,7 @@ from etude.evaluation.page import breakable, escape, rows
 from etude.evaluation.svg import Bar, svg_bars
 from etude.evaluation.ticks import number
 
-HEADLINE = ("pass@1", "accuracy", "success", "return", "reward")
+HEADLINE = ("pass@1", "accuracy", "success", "return", "fqe", "reward")
 """Which metric leads, the first that the evaluation has."""
 TILES = 4
 

@@ -28,6 +28,34 @@ def pair_accuracy(scores: ArrayLike, gold: ArrayLike) -> float:
     return float(right.mean()) if len(right) else float("nan")
 
 
+def calibration_by_rank(scores: ArrayLike, gold: ArrayLike, bins: int = 10) -> tuple[Array, Array]:
+    """What scores promise and what is so, [bins] each, from the pairs that they are least sure of to the surest.
+
+    The pairs of `pair_accuracy`, ranked by the gap of their scores and cut into parts of equal size: the mean of
+    sigmoid(|gap|), the chance with which Bradley and Terry have the better one preferred, and the share in the right
+    order. Scores that are log-odds of preferences lie on the diagonal; an increasing function of them need not.
+
+    Raises: DataError for fewer pairs than bins.
+
+    >>> said, right = calibration_by_rank([[0.0, 1.0, 4.0]], [[0.0, 2.0, 1.0]], bins=3)
+    >>> said.round(2).tolist(), right.tolist()  # gaps of 1, 3 and 4
+    ([0.73, 0.95, 0.98], [1.0, 0.0, 1.0])
+    """
+    said, true = _both(scores, gold)
+    first, second = np.triu_indices(said.shape[1], 1)
+    gap, truth = said[:, first] - said[:, second], np.sign(true[:, first] - true[:, second])
+    gap, truth = gap[truth != 0], truth[truth != 0]
+    if len(gap) < bins:
+        raise DataError(
+            f"Of {len(gap)} pairs that are not worth the same {bins} parts cannot be made: take fewer bins."
+        )
+    right = np.where(gap == 0, 0.5, np.sign(gap) == truth)
+    order = np.abs(gap).argsort(kind="stable")
+    parts = np.array_split(order, bins)
+    sure = 1 / (1 + np.exp(-np.abs(gap)))
+    return np.array([sure[part].mean() for part in parts]), np.array([right[part].mean() for part in parts])
+
+
 def best_of_n(scores: ArrayLike, gold: ArrayLike, n: int) -> Array:
     """[P] what the answer is worth on average that scores best of n drawn from a problem's K, without replacement.
 

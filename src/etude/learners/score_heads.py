@@ -90,9 +90,8 @@ class Ranked(Feedback):
 class Labelled(Feedback):
     """Good answers and bad ones, as many of each: cross-entropy, and the log-odds are the reward.
 
-    Chosen and rejected answers of pairs (the order-consistent classifier), demonstrations and samples (the
-    discriminator of adversarial imitation), or questions with prompts by which a frozen model was right or was not
-    (prompt evaluation).
+    Chosen and rejected answers of pairs (the order-consistent classifier), or demonstrations and samples (the
+    discriminator of adversarial imitation).
 
     Shapes: good, bad [N, H], states.
     """
@@ -107,6 +106,25 @@ class Labelled(Feedback):
     def loss(self, scores: Scores, chosen: Tensor) -> Tensor:
         good, bad = scores(self.good[chosen]), scores(self.bad[chosen])
         return (label_loss(good, torch.ones_like(good) > 0) + label_loss(bad, torch.zeros_like(bad) > 0)).mean(1) / 2
+
+
+@dataclass(frozen=True)
+class Worked(Feedback):
+    """Questions, each with a prompt, and whether a frozen model was right by it: cross-entropy (prompt evaluation).
+
+    Asked about other questions, the heads choose among prompts (`ScoreHeads.best`) and the model is not asked
+    (arXiv:2309.06553). Shapes: states [N, H] of question and prompt together; right [N] of 0 and 1.
+    """
+
+    states: Tensor
+    right: Tensor
+
+    @property
+    def rows(self) -> int:
+        return len(self.states)
+
+    def loss(self, scores: Scores, chosen: Tensor) -> Tensor:
+        return label_loss(scores(self.states[chosen]), self.right[chosen] > 0).mean(1)
 
 
 @dataclass(frozen=True)
@@ -171,6 +189,10 @@ class ScoreHeads:
     def mean(self, states: Tensor) -> Tensor:
         """[...] the mean over heads of states [..., H]: the reward."""
         return self(states).mean(0)
+
+    def best(self, states: Tensor) -> Tensor:
+        """[...] which of P candidates, as states [..., P, H], has the highest reward."""
+        return self.mean(states).argmax(-1)
 
     def learn(self, feedback: Feedback, updates: int = 300, batch: int = 128) -> ScoreHeads:
         """So many steps on rows that each head draws for itself, with replacement."""

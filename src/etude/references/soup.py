@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from etude.core.errors import ConfigError
 from etude.core.fields import Probability
 from etude.core.slots import Reference
 from etude.core.worlds import World
-from etude.runtime.checkpoints import newest
+from etude.policies.texts.models import as_it_is, check_alike
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,9 +48,7 @@ class Soup(Reference):
     share: Probability | None = None
 
     def check(self) -> None:
-        runs = [Path(model) / "checkpoints" for model in self.models]  # named as they are now: a run may go on
-        named = tuple(str(newest(r)[0] / "model") if r.is_dir() else m for m, r in zip(self.models, runs))
-        object.__setattr__(self, "models", named)
+        object.__setattr__(self, "models", tuple(map(as_it_is, self.models)))
 
     def objection(self, method: Method) -> str | None:
         wants = "averages the policy with no other model: name runs with --set reference.models=RUN."
@@ -67,10 +63,6 @@ class Soup(Reference):
         start, others = {k: v.detach() for k, v in policy.masters.whole().items()}, []
         for model in self.models:
             found = type(policy).load(model, device=str(policy.device)).merged().state_dict()
-            if wrong := [k for k, v in start.items() if k not in found or found[k].shape != v.shape]:
-                raise ConfigError(
-                    f"{model!r} has another shape than the policy ({wrong[0]}), so that they have no average: set "
-                    "reference.models to models of the same kind."
-                )
+            check_alike(model, start, found, "the policy")
             others.append({k: found[k].to(v) for k, v in start.items()})
         policy.move_reference(1.0, self.averaged(start, others))

@@ -39,7 +39,9 @@ class References:
 def data_sets(path: Path) -> list[Path]:
     """The path itself, or the Minari data sets in it, where it is only their folder."""
     from etude.experience.logs.formats import is_minari
+    from etude.experience.logs.reading import located
 
+    path = located(path)
     if path.is_dir() and not is_minari(path) and not (path / "method.json").is_file():
         return [p for p in sorted(path.iterdir()) if p.is_dir() and is_minari(p)] or [path]
     return [path]
@@ -76,7 +78,7 @@ def data_info(path: Path, by: References, task: str | None = None, fields: Seque
         "length": {"least": int(lengths.min()), "mean": float(lengths.mean()), "most": int(lengths.max())},
         "return": {"least": float(returns.min()), "mean": float(returns.mean()), "most": float(returns.max())},
         "histogram": {"counts": counts, "edges": edges},
-        "imitation": floor.to_json() | {"effective_sample_size": None},
+        "imitation": floor.to_json() | {"effective_sample_size": None}, "imitable": logs.imitable,
         "tq": _quality(logs, others), **_coverage(logs, others.get("reference")),
         "psv": measures.positive_sided_variance(returns), "effective_episodes": measures.effective_episodes(returns),
         "measured_by": {k: str(v) for k, v in own.items()},

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from etude.core.control import ControlTask
+from etude.core.method import Method
 from etude.core.population import Population
 from etude.runs.training import compose_task, say
 from etude.runs.worlds import EvaluationOptions
@@ -15,6 +16,8 @@ from etude.tasks.control.logged import LoggedTask
 if TYPE_CHECKING:
     from etude.evaluation.intervals import Interval
     from etude.evaluation.off_policy.episodes import Estimate
+    from etude.evaluation.off_policy.judge import Judgement
+    from etude.evaluation.off_policy.policies import Judged
     from etude.evaluation.restored import RestoredPolicies
 
 
@@ -28,17 +31,13 @@ def judged(
 
     Raises: ConfigError for a policy or spaces that logs say nothing of, DataError for logs with faults.
     """
-    from etude.evaluation.off_policy.behaviour import behaviour_logp
-    from etude.evaluation.off_policy.judge import USUAL, discount_of, judge
     from etude.evaluation.off_policy.policies import Judged
     from etude.runs.worlds.control import played_returns, restore
 
     assert isinstance(task, LoggedTask)
     policies = restore(checkpoint, config, task if task.environment is not None else _own(config, task))
-    policy, logs = Judged(policies, options.member), task.logs()
-    own = discount_of(policies.method, options.member)  # type: ignore[arg-type]  # of any kind
-    gamma = options.gamma if options.gamma is not None else USUAL if own is None else own
-    found = judge(policy, logs, lambda: behaviour_logp(task, logs, options.seed), gamma, options.seed)
+    policy = Judged(policies, options.member)
+    found, gamma = estimated(policy, policies.method, task, options)  # type: ignore[arg-type]  # of any kind
     for sentence in found.sentences:
         say(sentence)
     estimates: dict[str, Any] = dict(found.estimates)
@@ -51,6 +50,16 @@ def judged(
         "logs": {**estimates, **_played(alone, task, options, gamma, found.horizon)},
         "test": played_returns(policies, task, options),
     }
+
+
+def estimated(policy: Judged, method: Method, task: LoggedTask, options: EvaluationOptions) -> tuple[Judgement, float]:
+    """What `task`'s logs say of a policy, and the discount of the return that this is of."""
+    from etude.evaluation.off_policy.behaviour import behaviour_logp
+    from etude.evaluation.off_policy.judge import USUAL, discount_of, judge
+
+    logs, own = task.logs(), discount_of(method, options.member)
+    gamma = options.gamma if options.gamma is not None else USUAL if own is None else own
+    return judge(policy, logs, lambda: behaviour_logp(task, logs, options.seed), gamma, options.seed), gamma
 
 
 def _own(config: Mapping[str, Any], task: LoggedTask) -> ControlTask:

@@ -99,9 +99,9 @@ def _train(
     from etude.runtime.run import Run
 
     kind, steps = run_of(method), progress.steps
-    evaluated = options.evaluate != 0 and kind.acts(method) and not task.needs_reward()
+    evaluated = task.evaluated() if options.evaluate != 0 and kind.acts(method) else ()
     stopping = _stopping(task, options, options.until and kind.training_steps(method, options.until))
-    if evaluated and folder.checkpoint is None:
+    if "before" in evaluated and folder.checkpoint is None:
         callbacks.evaluated(_evaluate(folder, loop, task, options, "before"))
     if folder.step < steps:
         _forget_later(folder.path)
@@ -115,10 +115,10 @@ def _train(
 
     done = Run(
         folder, loop, steps, checkpoint_every=options.checkpoint_every, sinks=sinks, progress=progress,
-        look=look if evaluated else None, look_every=every,
+        look=look if "between" in evaluated else None, look_every=every,
         stopping=stopping, callbacks=callbacks, keep=options.keep, keep_best=options.keep_best,
     ).execute()  # fmt: skip
-    if evaluated and "after" not in _load_evaluation(folder.path):
+    if "after" in evaluated and "after" not in _load_evaluation(folder.path):
         try:
             callbacks.evaluated(_evaluate(folder, loop, task, options, "after", looks.get(done.step)))
         except KeyboardInterrupt:

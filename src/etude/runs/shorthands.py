@@ -10,7 +10,8 @@ from etude.core.errors import UnknownNameError
 
 FIELDS = {
     "columns": "columns", "answer": "extractor", "skip_bad_rows": "skip_bad_rows", "chat": "chat", "system": "system",
-    "template_arguments": "template_arguments", "stream": "stream", "data": "data", "tools": "tools.functions",
+    "template_arguments": "template_arguments", "stream": "stream", "data": "data",
+    "heldout": "heldout", "tools": "tools.functions",
 }  # fmt: skip
 """The field that each name stands for."""
 PARTS = {"tools": "task.tools=tool-calls"}

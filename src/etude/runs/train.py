@@ -63,7 +63,7 @@ def train(
         config: a file that says all this by the same names, as every run writes one (run.toml); what is given wins.
         callbacks: objects or classes with `on_step`, `on_evaluation`, ... (`etude.Callback`), or 'my.py:Slack'.
         options: see `etude.runs.training.Options`: model, steps, seed, out, evaluate, adapter, device, ...; a model
-            that transformers loaded serves with its `tokenizer`. Also data (logs), columns, answer,
+            that transformers loaded serves with its `tokenizer`. Also data, heldout (logs), columns, answer,
             chat, system, template_arguments, tools, skip_bad_rows and stream, which are fields of a task.
 
     Rows and loaded models are written to `given/` beside the run, and so have a name. What else has none (an

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Discrete
 
 from etude.experience.logs.steps import Steps
 from etude.experience.logs.table import Numbers, Spaces
@@ -20,6 +21,8 @@ REACHED = 0.02
 """Of the range: actions that never go farther from its middle are in other units."""
 JUMP = 20.0
 """A step so many times the usual one is a jump, unless a hundredth of all are as large."""
+STATES = 2 / 3
+"""Of the whole numbers up to the largest: with so many of them, a column looks like numbers of states."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,10 @@ class Fault:
 
 def faults(steps: Steps, spaces: Spaces | None) -> list[Fault]:
     """Everything that is wrong with the numbers; spaces are the environment's or the format's own, if there are any."""
-    found = [*_endless(steps), *_not_finite(steps)]
-    if not found or all(len(fault.episodes) for fault in found):
-        found += [*_both(steps), *_short(steps), *_flat(steps), *_indices(steps), *_disagreeing(steps)]
+    endless = list(_endless(steps))
+    found = [*endless, *_not_finite(steps), *_both(steps), *_short(steps), *_flat(steps), *_indices(steps)]
+    found += _disagreeing(steps, bool(endless))
+    if not endless:  # an end that nobody knows of would be a jump, and times may begin anew there
         found += [*_jumps(steps), *_disorder(steps), *_twice(steps)]
     if spaces is not None:
         found += _elsewhere(steps, spaces)
@@ -84,6 +88,39 @@ def _not_finite(steps: Steps) -> Iterator[Fault]:
             yield Fault(told, np.unique(steps.episode[rows]))
 
 
+# Numbers that are not finite are a fault of their own, and hide no other
+
+
+def _limits(values: Numbers) -> tuple[Numbers, Numbers]:
+    """[D] the least and the largest finite number of each column; inf and -inf where there is none."""
+    known = np.isfinite(values)
+    return values.min(0, where=known, initial=np.inf), values.max(0, where=known, initial=-np.inf)
+
+
+def _deviation(values: Numbers) -> Numbers:
+    """[D] of the finite numbers of each column, a little above 0."""
+    known = np.isfinite(values)
+    count = np.maximum(known.sum(0), 1)
+    squares = values - values.sum(0, where=known) / count
+    squares *= squares
+    found: Numbers = np.sqrt(squares.sum(0, where=known) / count) + 1e-12
+    return found
+
+
+def _apart(one: Numbers, other: Numbers) -> Numbers:
+    """Absolute differences, NaN where one of two numbers is not finite: no comparison holds of it."""
+    found: Numbers = np.full(np.broadcast_shapes(one.shape, other.shape), np.nan)
+    np.subtract(one, other, out=found, where=np.isfinite(one) & np.isfinite(other))
+    np.abs(found, out=found)
+    return found
+
+
+def _counts(values: Numbers, numbers: Numbers) -> bool:
+    """Whether values are these numbers, from wherever they begin."""
+    begins = (values - numbers)[np.isfinite(values)]
+    return len(begins) > 2 and bool((begins == begins[0]).all())
+
+
 def _both(steps: Steps) -> Iterator[Fault]:
     rows = np.flatnonzero((steps.terminals > 0) & (steps.timeouts > 0))
     if len(rows):
@@ -98,31 +135,47 @@ def _short(steps: Steps) -> Iterator[Fault]:
 
 
 def _flat(steps: Steps) -> Iterator[Fault]:
-    constant = np.flatnonzero(np.ptp(steps.observations, axis=0) == 0)
+    low, high = _limits(steps.observations)
+    constant = np.flatnonzero(low == high)
     if len(constant):
         told = (
             f"Observations never change in column {', '.join(map(str, constant))}: leave it out, or mend what logs it."
         )
         yield Fault(told, meant="constant-observations")
-    if np.ptp(steps.rewards) == 0:
-        told = f"All rewards are {steps.rewards[0]:g}: there is nothing to prefer."
-        yield Fault(told, meant="constant-rewards")
+    low, high = _limits(steps.rewards)
+    if low == high:
+        yield Fault(f"All rewards are {low:g}: there is nothing to prefer.", meant="constant-rewards")
 
 
 def _indices(steps: Steps) -> Iterator[Fault]:
-    """Columns that count rows or episodes."""
-    count = len(steps.rewards)
+    """Columns that count rows or episodes, and one that looks like the number of a state."""
     for column in range(steps.observations.shape[1]):
         values = steps.observations[:, column]
-        if count > 2 and (np.diff(values) == 1).all():
-            told = f"Observations count the rows in column {column}, which is an index and says nothing: leave it out."
-        elif len(steps.ends) > 2 and (values - values[0] == steps.episode).all():
+        if _counts(values, np.arange(len(values))):
+            told = f"count the rows in column {column}, which is an index and says nothing: leave it out."
+        elif len(steps.ends) > 2 and _counts(values, steps.episode):
+            told = f"count the episodes in column {column}, which is an index and says nothing: leave it out."
+        elif _are_states(steps):
             told = (
-                f"Observations count the episodes in column {column}, which is an index and says nothing: leave it out."
+                f"are whole numbers from {values.min():g} to {values.max():g} in one column, which looks like the "
+                "number of a state, and a network would take it for a size: give a column of 0 and 1 for each state "
+                "(one-hot)."
             )
         else:
             continue
-        yield Fault(told, meant="index")
+        yield Fault(f"Observations {told}", meant="index")
+
+
+def _are_states(steps: Steps) -> bool:
+    """Whether observations are one column of integers that come again and leave out few from 0, or 1, to the largest.
+
+    What is measured seldom does: a room is never at 1 degree.
+    """
+    if steps.raw.columns["observations"].dtype.kind not in "iu" or steps.observations.shape[1] != 1:
+        return False
+    seen = np.unique(steps.observations)
+    again = 3 <= len(seen) <= len(steps.observations) / 2
+    return again and seen[0] in (0, 1) and len(seen) >= STATES * (seen[-1] - seen[0] + 1)
 
 
 def _inside(steps: Steps) -> Numbers:
@@ -130,24 +183,24 @@ def _inside(steps: Steps) -> Numbers:
     return np.flatnonzero(~steps.last)
 
 
-def _disagreeing(steps: Steps) -> Iterator[Fault]:
+def _disagreeing(steps: Steps, endless: bool) -> Iterator[Fault]:
     if steps.following is None:
         return
     rows = _inside(steps)
-    scale = steps.observations.std(0) + 1e-12
-    apart = np.abs(steps.following[rows] - steps.observations[rows + 1]) / scale
+    apart = _apart(steps.following[rows], steps.observations[rows + 1]) / _deviation(steps.observations)
     wrong = rows[(apart > 1e-3).any(1)]
     if len(wrong):
-        told = f"{steps.raw.name('next_observations')} are not what the following row saw in {_rows(steps, wrong)}."
-        yield Fault(told, np.unique(steps.episode[wrong]))
+        told = f"{steps.raw.name('next_observations')} are not what the following row saw in {_rows(steps, wrong)}"
+        yield Fault(f"{told}{', as where an episode ends' * endless}.", np.unique(steps.episode[wrong]))
 
 
 def _jumps(steps: Steps) -> Iterator[Fault]:
     rows = _inside(steps)
+    apart = _apart(steps.observations[rows + 1], steps.observations[rows]) / _deviation(steps.observations)
+    size = np.fmax.reduce(apart, axis=1)  # of the columns that are known
+    rows, size = rows[np.isfinite(size)], size[np.isfinite(size)]
     if len(rows) < 100:
         return
-    scale = steps.observations.std(0) + 1e-12
-    size = (np.abs(steps.observations[rows + 1] - steps.observations[rows]) / scale).max(1)
     usual, rare = np.median(size), np.quantile(size, 0.99)
     far = rows[(size > JUMP * usual) & (size > JUMP / 4 * rare)]
     if len(far):
@@ -200,10 +253,15 @@ def _elsewhere(steps: Steps, spaces: Spaces) -> list[Fault]:
 def _side_by_side(steps: Steps, spaces: Spaces) -> str:
     seen, done = steps.observations, steps.actions
     return (
-        f"These are logs of another environment: they hold {seen.shape[1]} numbers of an observation (from "
-        f"{np.nanmin(seen):.4g} to {np.nanmax(seen):.4g}) and {done.shape[1]} of an action (from {np.nanmin(done):.4g} "
-        f"to {np.nanmax(done):.4g}), and {spaces.said_by} has {spaces.observation_space} and {spaces.action_space}."
+        f"These are logs of another environment: they hold {seen.shape[1]} numbers of an observation ({_range(seen)}) "
+        f"and {done.shape[1]} of an action ({_range(done)}), and {spaces.said_by} has {spaces.observation_space} and "
+        f"{spaces.action_space}."
     )
+
+
+def _range(values: Numbers) -> str:
+    low, high = _limits(values)
+    return f"from {low.min():.4g} to {high.max():.4g}"
 
 
 def _of_choices(steps: Steps, space: Any) -> list[Fault]:
@@ -223,18 +281,17 @@ def _beyond(steps: Steps, spaces: Spaces) -> Iterator[Fault]:
         return
     low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
     half, middle = (high - low) / 2, (high + low) / 2
-    apart = np.abs(steps.actions - middle) / half
+    apart = _apart(steps.actions, middle) / half
+    least, most = (x.tolist() for x in _limits(steps.actions))
     bad = np.flatnonzero((apart > 1 + ROUNDING).any(1))
     bounds = f"{low.tolist()} to {high.tolist()}"
     if len(bad):
-        least, most = steps.actions.min(0).tolist(), steps.actions.max(0).tolist()
         told = (
             f"Actions from {least} to {most} leave the bounds of {spaces.said_by}, {bounds}, in {_rows(steps, bad)}: "
             "are they in its units?"
         )
         yield Fault(told, np.unique(steps.episode[bad]))
-    elif (apart.max(0) < REACHED).any():
-        least, most = steps.actions.min(0).tolist(), steps.actions.max(0).tolist()
+    elif (np.fmax.reduce(apart) < REACHED).any():
         told = f"Actions from {least} to {most} never come near the bounds of {spaces.said_by}, {bounds}: other units?"
         yield Fault(told, meant="small-actions")
 
@@ -242,6 +299,8 @@ def _beyond(steps: Steps, spaces: Spaces) -> Iterator[Fault]:
 def _strange(steps: Steps, spaces: Spaces) -> Iterator[Fault]:
     """Observations that this environment never shows."""
     space = spaces.observation_space
+    if isinstance(space, Discrete):
+        return
     low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
     slack = ROUNDING * np.where(np.isfinite(high - low), high - low, 1.0)
     bad = ((steps.observations < low - slack) | (steps.observations > high + slack)).any(1)

@@ -32,7 +32,7 @@ def read_npz(path: Path) -> Raw:
     except ValueError as error:
         raise DataError(f"{path} holds what is no array of numbers ({error}): save plain arrays.") from None
     except (OSError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
-        raise _cut(path, error) from None
+        raise cut_short(path, error) from None
 
 
 def _raw(path: Path, found: Mapping[str, Numbers]) -> Raw:
@@ -46,7 +46,10 @@ def _raw(path: Path, found: Mapping[str, Numbers]) -> Raw:
     return Raw(path, {**named, **others}, {k: v for k, v in called.items() if k != v})
 
 
-def _cut(path: Path, error: Exception) -> DataError:
+def cut_short(path: Path, error: object) -> DataError:
+    """What is said of a file that is not whole."""
+    if not path.is_file():
+        return DataError(f"{path} is not there: copy the whole folder again.")
     size = path.stat().st_size
     return DataError(
         f"{path} ({size:,} bytes) ends before all that it should hold, or is no such file ({error}): copy it again."
@@ -64,7 +67,7 @@ def _hdf5(path: Path) -> Iterator[Any]:
         with h5py.File(path, "r") as file:
             yield file
     except (OSError, RuntimeError, KeyError) as error:
-        raise _cut(path, error) from None
+        raise cut_short(path, error) from None
 
 
 def read_hdf5(path: Path) -> Raw:
@@ -87,10 +90,7 @@ def read_minari(path: Path) -> Raw:
     Raises: DataError for other formats and for observations or actions that are not one array.
     """
     data = path / "data" if (path / "data").is_dir() else path
-    about = json.loads((data / "metadata.json").read_text())
-    if about.get("data_format", "hdf5") != "hdf5":
-        raise DataError(f"{path} keeps its episodes as {about['data_format']}: export it in the format hdf5.")
-    spaces = tuple(space_of(path, about[k]) for k in ("observation_space", "action_space"))
+    spaces = _spaces(path, data / "metadata.json")
     columns: dict[str, list[Numbers]] = {name: [] for name in (*NAMES[:6], "behaviour_logp")}
     with _hdf5(data / "main_data.hdf5") as file:
         for group in sorted(file, key=lambda name: int(name.rpartition("_")[2])):
@@ -103,7 +103,22 @@ def read_minari(path: Path) -> Raw:
         joined["behaviour_logp"] = np.concatenate(said)
     starts = np.cumsum([0, *(len(x) for x in columns["rewards"])])[:-1]
     called = {"terminals": "terminations", "timeouts": "truncations"}
-    return Raw(path, joined, called, (spaces[0], spaces[1]), starts)
+    return Raw(path, joined, called, spaces, starts)
+
+
+def _spaces(path: Path, file: Path) -> tuple[Any, Any]:
+    """Of observations and actions, as a file says. Raises DataError for one that is not whole, and other formats."""
+    try:
+        about = json.loads(file.read_text(encoding="utf-8"))
+        if about.get("data_format", "hdf5") != "hdf5":
+            raise DataError(f"{path} keeps its episodes as {about['data_format']}: export it in the format hdf5.")
+        return space_of(path, about["observation_space"]), space_of(path, about["action_space"])
+    except DataError:
+        raise
+    except KeyError as error:
+        raise cut_short(file, f"it does not say {error}") from None
+    except (AttributeError, TypeError, ValueError) as error:
+        raise cut_short(file, error) from None
 
 
 def _episode(path: Path, group: Any, columns: dict[str, list[Numbers]]) -> None:

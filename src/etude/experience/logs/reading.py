@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,13 @@ def open_logs(
     return replace(_made(steps, spaces or _spaces(steps, own), dropped), changed=changed, notes=notes)
 
 
+def located(path: Path) -> Path:
+    """The path itself; of a Minari dataset's name, as in D4RL/door/human-v2, its folder where it was downloaded to."""
+    root = os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets"
+    own = Path(root) / str(path).removeprefix("minari:")
+    return own if not path.exists() and formats.is_minari(own) else path
+
+
 def read(path: Path, columns: str, replay: Callable[[Path], Raw] | None) -> Raw:
     """What is in a file or folder, nothing checked. Raises DataError for one that is not there or is no such thing."""
     if not path.exists():
@@ -78,7 +86,7 @@ def _not_there(path: Path) -> str:
     if not path.suffix and ("-v" in text or text.startswith(("minari:", "d4rl:"))):
         return (
             f"There is nothing at {path}, and nothing is downloaded. Of a Minari dataset: `minari download {text}`, "
-            "then give its folder (~/.minari/datasets/...); of D4RL's: give the .hdf5 file."
+            "then give its name again, or its folder; of D4RL's: give the .hdf5 file."
         )
     return f"There is nothing at {path}: --data takes {FORMATS}."
 
@@ -90,10 +98,12 @@ def _stamps(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def check_unchanged(logs: Logs) -> None:
-    """Raise DataError for a file that was written to since it was read."""
+    """Raise DataError for a file that was written to, or deleted, since it was read."""
     for path, was in logs.changed.items():
-        file = Path(path)
-        if file.is_file() and (file.stat().st_size, file.stat().st_mtime_ns) != was:
+        found = _stamps(Path(path))
+        if not found:
+            raise DataError(f"{path} is gone, which was learned from: put it back, then go on with --resume.")
+        if found.get(path) != was:
             raise DataError(f"{path} changed while it was learned from: begin again with what is there now.")
 
 

@@ -57,6 +57,7 @@ class Spaces:
     said_by: str
 
 
+IMITABLE = "All episodes earn the same: imitation is as good as any method can get from them."
 BLOCK = 1 << 24
 """Numbers that are looked at together, of what may not fit into memory."""
 
@@ -160,8 +161,14 @@ class Logs:
         low, middle, high = (float(x) for x in np.quantile(self.returns, (0.0, 0.5, 1.0)))
         return (
             f"{self.where}: {self.rows:,} steps of {self.episodes:,} episodes, returns {low:.4g} to {high:.4g}, half "
-            f"of them above {middle:.4g}{lost}. {self._spaces()}"
+            f"of them above {middle:.4g}{lost}. {self._spaces()}{f' {IMITABLE}' * self.imitable}"
         )
+
+    @property
+    def imitable(self) -> bool:
+        """Whether no method can show more than imitation: several episodes, all of which earn the same."""
+        returns = self.returns
+        return len(returns) > 1 and bool(np.ptp(returns) <= 1e-6 * np.abs(returns).max())
 
     def _spaces(self) -> str:
         seen, done = self.spaces.observation_space, self.spaces.action_space

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from etude.core.errors import ConfigError, DataError, MissingExtraError, UnknownNameError, nearest
+from etude.experience.logs.formats import cut_short
 from etude.experience.logs.table import Numbers, Raw
 
 ROLES = {
@@ -41,7 +42,8 @@ def parse_columns(text: str) -> dict[str, tuple[str, ...]]:
 def read_table(path: Path, columns: Mapping[str, tuple[str, ...]]) -> Raw:
     """The columns of a table by their roles.
 
-    Raises: DataError that names all that is missing: columns that the file does not have, roles that nobody named.
+    Raises: DataError that names all that is wrong: columns that the file does not have, roles that nobody named, text
+        where numbers are needed.
     """
     table = _table(path)
     if not columns:
@@ -49,14 +51,18 @@ def read_table(path: Path, columns: Mapping[str, tuple[str, ...]]) -> Raw:
             f"{path} has the columns {', '.join(table)}: say what they are, as in --columns 'obs=x1,x2 action=u "
             "reward=r episode=id done=end'."
         )
-    faults = [_unknown(name, table) for names in columns.values() for name in names if name not in table]
+    named = {role: [name for name in names if name in table] for role, names in columns.items()}
+    numbers = {name: _numbers(table[name]) for role, names in named.items() if role != "episode" for name in names}
+    unknown = dict.fromkeys(name for names in columns.values() for name in names if name not in table)
+    faults = [_unknown(name, table) for name in unknown]
+    faults += [_text(name, values) for name, values in numbers.items() if values.dtype.kind not in "fiub"]
     faults += [f"No column is named as {role}." for role in ("obs", "action", "reward") if role not in columns]
     if faults:
         raise DataError(f"{path} cannot be learned from:\n" + "\n".join(f"  {fault}" for fault in faults))
     found: dict[str, Numbers] = {}
     for role, names in columns.items():
         several = role in ("obs", "next") or (role == "action" and len(names) > 1)
-        own = [_numbers(path, name, table[name]) for name in names] if role != "episode" else [table[names[0]]]
+        own = [numbers[name] for name in names] if role != "episode" else [table[names[0]]]
         found[ROLES[role]] = np.stack(own, -1) if several else own[0]
     called = {ROLES[role]: ",".join(names) for role, names in columns.items()}
     ids = found.pop("episode", None)
@@ -82,19 +88,31 @@ def _table(path: Path) -> dict[str, Numbers]:
         else:
             read = csv.read_csv(path, parse_options=csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ","))
     except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path} ends before all that it should hold, or is no table ({error}).") from None
+        raise cut_short(path, error) from None
     return {name: read[name].to_numpy(zero_copy_only=False) for name in read.column_names}
 
 
-def _numbers(path: Path, name: str, values: Numbers) -> Numbers:
-    """A column as numbers; times as seconds. Raises DataError for text."""
+def _numbers(values: Numbers) -> Numbers:
+    """A column as numbers, times as seconds; text stays text."""
     if values.dtype.kind == "M":
         return values.astype("datetime64[ns]").astype(np.int64) / 1e9
     if values.dtype.kind == "O":
         present = np.array([x is not None for x in values])
         if all(isinstance(x, bool) for x in values[present]):
             return np.where(present, np.where(values == True, 1.0, 0.0), np.nan)  # noqa: E712  # of objects
-    if values.dtype.kind not in "fiub":
-        row = int(next(i for i, x in enumerate(values) if not isinstance(x, (int, float))))
-        raise DataError(f"{path}: column {name!r} holds {values[row]!r} in row {row}, and numbers are needed.")
     return values
+
+
+def _text(name: str, values: Numbers) -> str:
+    """What is said of a column of text: its first word that is no number, if there is one."""
+    present = [row for row, value in enumerate(values) if value is not None]
+    row = next((row for row in present if not _is_number(values[row])), present[0])
+    return f"Column {name!r} holds {values[row]!r} in row {row:,}, and numbers are needed."
+
+
+def _is_number(text: object) -> bool:
+    try:
+        float(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    return True

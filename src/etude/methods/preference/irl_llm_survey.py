@@ -12,7 +12,7 @@ value head, whatever taught it, and `ppo-rlhf`, `grpo` with `rewards=reward-mode
     demonstrations, adversarial experience=demonstrations-and-samples experience.whose.model=RUN
     ratings, regression         objective=ratings experience=scored-answers
     a rule                      nothing to learn: rewards=task-reward, or a function
-    prompts that elicit         `learners/score_heads.py`: labels on states of (question, prompt), best prompt by them
+    prompts that elicit         `learners/score_heads.py`: `Worked` on states of (question, prompt), `ScoreHeads.best`
 
 This method changes the reward model in one place, its loss: answers are classified, each for itself,
 
@@ -26,7 +26,9 @@ the demonstrator's distribution.
 What the survey asks of a reward model besides is shared: heads on frozen states for studies of seconds
 (`learners/score_heads.py`), pairs to ask about at random, by disagreement or D-optimal (`learners/queries.py`), a score
 spread over tokens by attention (`rewards=attention-credit`), and pair accuracy, best-of-N curves, the gap between proxy
-and gold with its two laws (`evaluation/reward_models.py`). The survey has no experiment of its own.
+and gold with its two laws (`evaluation/reward_models.py`). Prompts are chosen among states of (question, prompt) that
+the caller brings: nothing here makes them of a task's questions and candidates for prompts, or asks a model with the
+prompt that was found best. The survey has no experiment of its own.
 """
 
 from etude.core.claims import Claim, Measure

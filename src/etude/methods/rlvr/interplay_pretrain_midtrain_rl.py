@@ -4,7 +4,8 @@ A recipe of three runs on `dags`, instead of GRPO's one, from a model that has l
 
 1. `pre`: supervised steps on worked answers of one to four operations, a hundredth of them with names of the second
    vocabulary;
-2. `mid`: supervised steps next to what is wanted, four fifths of them of five and six operations;
+2. `mid`: supervised steps next to what is wanted, four fifths of them of five and six operations, the others of one and
+   four, the ends of what came before;
 3. `rl`: GRPO at that edge, where pass@1 is low and pass@k is not, rewarded by answer and graph (`graph-reward`).
 
 With V the nodes of the worked answer, and E the nodes that are missing, those too many (at most |V|), wrong values,
@@ -20,6 +21,8 @@ sampled, 2 for the log-probabilities that it is held against and 6 to be learned
 r completions of L tokens cost 5/3 N r L. The steps below spend the same on `mid` and `rl`; another share b on `mid` is
 
     --set runs.mid.steps=M --set runs.rl.steps=K,    M, K = steps_for(budget, b)
+
+The claim is in equal steps, where RL alone, which samples more, has the larger budget.
 
 `rare` of the task is the exposure to the second vocabulary, and its split 'rare' asks in it alone; `task.ops` of the
 `rl` run moves it into what was trained ([1,2,3,4]), or beyond the edge ([7,8]), of which the split 'hard' asks whatever

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,6 +17,21 @@ if TYPE_CHECKING:
 
     from etude.core.method import Method
     from etude.policies.language import LanguagePolicy
+
+
+def as_it_is(model: str) -> str:
+    """A model by its name; of a run the folder of its newest whole checkpoint as it is now, since a run may go on."""
+    runs = Path(model) / "checkpoints"
+    return str(newest(runs)[0] / "model") if runs.is_dir() else model
+
+
+def check_alike(model: str, own: Mapping[str, Tensor], other: Mapping[str, Tensor], whose: str) -> None:
+    """Raise ConfigError for a model whose weights have other names or shapes than those that it is averaged with."""
+    if wrong := [k for k, v in own.items() if k not in other or other[k].shape != v.shape]:
+        raise ConfigError(
+            f"{model!r} has another shape than {whose} ({wrong[0]}), so that they have no average: name models of the "
+            "same kind."
+        )
 
 
 class Model(Part, abstract=True):
@@ -87,26 +103,89 @@ class SavedModel(Model):
     model: str = ""
 
     def check(self) -> None:
-        if (runs := Path(self.model) / "checkpoints").is_dir():  # named as it is now: a run may go on
-            object.__setattr__(self, "model", str(newest(runs)[0] / "model"))
+        object.__setattr__(self, "model", as_it_is(self.model))
 
     def objection(self, method: Method) -> str | None:
         return None if self.model else "names no model: set its field model to a run, a folder or a hub name."
 
     def speaker(self, policy: LanguagePolicy) -> LanguagePolicy:
-        from etude.policies.language import LanguagePolicy
-
         if "speaker" not in self.made:
-            dtype = str(policy.model.dtype).removeprefix("torch.")
-            found = LanguagePolicy.load(self.model, device=str(policy.device), dtype=dtype)
-            if found.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
-                raise ConfigError(
-                    f"{self.model!r} has other tokens than the policy, so it has no likelihood of the policy's: name a "
-                    "model with the same tokenizer."
-                )
-            self.made["speaker"] = found
+            self.made["speaker"] = _loaded(self.model, policy)
         speaker: LanguagePolicy = self.made["speaker"]
         return speaker
 
     def logp(self, speaker: LanguagePolicy, batch: TokenBatch) -> Tensor:
         return speaker.evaluate(batch).logp
+
+
+class AverageModel(Model):
+    """The average of the weights of models from outside of the run, coordinate by coordinate; it stays as it is.
+
+        theta = sum_k w_k theta_k / sum_k w_k
+
+    Models of which an average means anything began from one checkpoint. With all of the weight on one it is that model,
+    to the last bit, and so it is where all are equal. The average that a method's `reference` keeps is `soup`.
+
+    Args:
+        models: each as of `SavedModel`.
+        weights: of each, at least 0; (): as much of each.
+
+    Shapes: rows [B, T] -> [B, T].
+
+    Raises: ConfigError for weights that are not one for each model, or that add up to nothing; for models of different
+        shapes, or whose tokens are not the policy's.
+
+    >>> import torch
+    >>> both = AverageModel(models=("RUN", "OTHER"), weights=(3.0, 1.0))
+    >>> both.averaged([{"w": torch.tensor([1.0])}, {"w": torch.tensor([2.0])}])["w"].item()
+    1.25
+    """
+
+    models: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
+
+    def check(self) -> None:
+        object.__setattr__(self, "models", tuple(map(as_it_is, self.models)))
+        if self.weights and (len(self.weights) != len(self.models) or min(self.weights) < 0 or sum(self.weights) <= 0):
+            raise ConfigError(
+                f"AverageModel takes a weight of at least 0 for each of its {len(self.models)} models, and one above "
+                f"0; got {self.weights}."
+            )
+
+    def objection(self, method: Method) -> str | None:
+        return None if self.models else "averages no models: set its field models to runs, folders or hub names."
+
+    def averaged(self, found: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """The weights by name: the model that counts most, and what the others differ from it."""
+        weights = self.weights or (1.0,) * len(found)
+        most = max(range(len(found)), key=lambda k: weights[k])
+        others = [(w / sum(weights), one) for k, (w, one) in enumerate(zip(weights, found)) if k != most and w > 0]
+        return {name: own + sum(w * (one[name] - own) for w, one in others) for name, own in found[most].items()}
+
+    def speaker(self, policy: LanguagePolicy) -> LanguagePolicy:
+        if "speaker" not in self.made:
+            first, *others = (_loaded(model, policy) for model in self.models)
+            found = [one.model.state_dict() for one in (first, *others)]  # adapters are folded in
+            for model, one in zip(self.models[1:], found[1:]):
+                check_alike(model, found[0], one, repr(self.models[0]))
+            first.model.load_state_dict(self.averaged(found))
+            self.made["speaker"] = first
+        speaker: LanguagePolicy = self.made["speaker"]
+        return speaker
+
+    def logp(self, speaker: LanguagePolicy, batch: TokenBatch) -> Tensor:
+        return speaker.evaluate(batch).logp
+
+
+def _loaded(model: str, policy: LanguagePolicy) -> LanguagePolicy:
+    """A model beside the policy. Raises ConfigError for one whose tokens are not the policy's."""
+    from etude.policies.language import LanguagePolicy
+
+    dtype = str(policy.model.dtype).removeprefix("torch.")
+    found = LanguagePolicy.load(model, device=str(policy.device), dtype=dtype)
+    if found.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
+        raise ConfigError(
+            f"{model!r} has other tokens than the policy, so it has no likelihood of the policy's: name a model with "
+            "the same tokenizer."
+        )
+    return found

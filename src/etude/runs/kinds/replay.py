@@ -17,6 +17,7 @@ from etude.runs import hogwild
 from etude.runs.kinds import MAKING, RunOfKind
 from etude.runs.training import Options
 from etude.runs.worlds import world_of
+from etude.tasks.control.logged import LoggedTask
 
 if TYPE_CHECKING:
     from etude.loops.off_policy import OffPolicyLoop
@@ -106,7 +107,7 @@ class ReplayRun(RunOfKind[ReplayMethod, "OffPolicyLoop"]):
         then = "" if acts is None else f", then {ends[-1] - learned:,} environment steps of each"
         return (
             f"{world_of(task).size(loop, method, task)}, {learned:,} updates{then}. {reader.logs.sentence()}"
-            f"{changed} They take {reader.store.account}. {task.needs_reward() or f'Returns are played in {task.id}.'}"
+            f"{changed} They take {reader.store.account}. {cast(LoggedTask, task).judged_by()}"
         )
 
     def promises(self, loop: OffPolicyLoop) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from etude.core.control import ControlTask
-from etude.core.errors import ConfigError
+from etude.core.errors import ConfigError, DataError
 from etude.core.fields import parse
 from etude.core.method import Method
 from etude.core.part import hints
@@ -41,8 +41,8 @@ EVALUATION_READS = frozenset({"seed", "episodes", "video", "member", "data", "ga
 WORDING = Wording(
     budget="environment steps each",
     counter="environment_steps",
-    scores="Returns, interquartile means over members, with 95% intervals",
-    leading=("return",),
+    scores="Returns with 95% intervals, of several members their interquartile means",
+    leading=("return", "logged", "fqe", "weighted-importance-sampling", "doubly-robust"),
     digits=1,
     unread=tuple(sorted(language.READS)),
 )
@@ -92,22 +92,33 @@ def suited(method: Method, task: ControlTask) -> tuple[Method, str]:
 
 
 def prepare(method: Method, task: ControlTask, options: Options) -> None:
-    """Refuse members that cannot be; make and end an environment, so that one that cannot be made is found here."""
+    """Refuse members that cannot be; make and end an environment, so that one that cannot be made is found here.
+
+    Raises: ConfigError as said there; DataError for logs with faults, to learn from or to judge by.
+    """
     members(method, options)
     _elsewhere(method, task, options)
     if isinstance(task, LoggedTask):
+        judging = task.judging().logs().fingerprint if task.heldout else None
         _check_reads(method, task)
+        if task.logs().fingerprint == judging:
+            raise DataError(f"{task.heldout} holds what is learned from: judge by logs that nothing is learned from.")
+        if options.evaluate_every is not None and "between" not in task.evaluated():
+            raise ConfigError(f"evaluate_every says when returns are played. {task.needs_reward()}")
     task.make([0], 1).close()
 
 
 def _check_reads(method: Method, task: LoggedTask) -> None:
-    """Read logs. Raises DataError with all that is wrong with them, ConfigError for a method that looks at none."""
+    """Read logs. Raises DataError with all that is wrong with them, ConfigError for a method that looks at none, or that
+    does not take such actions."""
+    from etude.runs.actions_of_logs import check_takes
+
     if not getattr(method.slots().get("experience"), "reads_logs", False):
         raise ConfigError(
             f"{method.id} acts, and would not read the logs in {task.data}: leave --data out, or take a method that "
             "learns from logs (bc, td3-bc, iql)."
         )
-    task.logs()
+    check_takes(method, task.logs())
 
 
 def arguments(method: Method, task: ControlTask, options: Options) -> dict[str, Any]:
@@ -200,9 +211,12 @@ def rate(loop: OnPolicyLoop, method: Method) -> str:
 def evaluation(
     loop: OnPolicyLoop, task: ControlTask, options: Options, when: str, known: Look | None = None
 ) -> Measured:
-    """Returns of sampled and of likeliest actions, over members; by setting where there are several."""
+    """Returns of sampled and of likeliest actions, over members, by setting where there are several; what logs say of
+    the first member where nothing can be played."""
     from etude.runs.training import say
 
+    if isinstance(task, LoggedTask) and task.environment is None:
+        return _judged(loop, task.judging(), options)
     if known is None:
         chosen = _plays(loop, options)
         say(chosen.sentence(when), options.quiet)
@@ -210,6 +224,18 @@ def evaluation(
     else:
         returns = known.found
     return Measured({"test": {k: v.to_json() for k, v in _intervals(loop, returns).items()}})
+
+
+def _judged(loop: OnPolicyLoop, logs: LoggedTask, options: Options) -> Measured:
+    """What held-out logs say of the first member."""
+    from etude.evaluation.off_policy.policies import Judged
+    from etude.runs.judging import estimated
+    from etude.runs.training import say
+
+    found, _ = estimated(Judged(loop, 0), loop.method, logs, EvaluationOptions(seed=options.seed))
+    for sentence in found.sentences:
+        say(sentence, options.quiet)
+    return Measured({"logs": {k: v.to_json() for k, v in found.estimates.items()}})
 
 
 def look(loop: OnPolicyLoop, task: ControlTask, options: Options) -> Look:

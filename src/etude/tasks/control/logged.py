@@ -11,7 +11,7 @@ import numpy as np
 from etude.core.control import ControlTask, Step, VectorEnvironment
 from etude.core.errors import ConfigError, DataError
 from etude.core.fields import Count
-from etude.experience.logs.reading import open_logs
+from etude.experience.logs.reading import located, open_logs
 from etude.experience.logs.replays import read_replay
 from etude.experience.logs.table import Logs, Raw, Spaces
 
@@ -23,13 +23,14 @@ class LoggedTask(ControlTask):
     """Logs, and the environment that they were taken in, where it can be played.
 
     Args:
-        data: a file or folder: .npz, D4RL's .hdf5, a Minari folder, .csv, .parquet, a run folder with a replay, or what
-            `etude data convert` made of any of them.
+        data: a file or folder: .npz, D4RL's .hdf5, a Minari folder or the name of one that is on disk, .csv, .parquet,
+            a run folder with a replay, or what `etude data convert` made of any of them.
         columns: what the columns of a table are, as in 'obs=x1,x2 action=u reward=r episode=id done=end'.
         episode_length: rows of an episode, where nothing in the file says where one ends.
         skip_bad_rows: leave out whole episodes in which something is wrong.
         allow: faults that are meant, by the names that their sentences end with.
         environment: where returns are played; without one, spaces come from the data, and nothing is.
+        heldout: other logs, by which what was learned is judged at the end where nothing can be played.
 
     >>> LoggedTask(data="logs/week-12.npz").id, LoggedTask.steps
     ('week-12', 50000)
@@ -41,7 +42,15 @@ class LoggedTask(ControlTask):
     skip_bad_rows: bool = False
     allow: tuple[str, ...] = ()
     environment: ControlTask | None = None
+    heldout: str = ""
     steps: ClassVar[int] = 50_000
+
+    def check(self) -> None:
+        if self.heldout and self.environment is not None:
+            raise ConfigError(
+                f"heldout is for what cannot be played, and returns are played in {self.environment.id}: leave it "
+                f"out, and judge the run in the end: `etude evaluate RUN --data {self.heldout}`."
+            )
 
     @property
     def id(self) -> str:  # type: ignore[override]  # depends on a field
@@ -60,9 +69,24 @@ class LoggedTask(ControlTask):
     def needs_reward(self) -> str | None:
         return None if self.environment is not None else "There is no environment to play in: give --task."
 
+    def evaluated(self) -> tuple[str, ...]:
+        return super().evaluated() or ("after",) * bool(self.heldout)
+
+    def judged_by(self) -> str:
+        """What says how good a policy is that learns from these logs, a sentence."""
+        if self.environment is not None:
+            return f"Returns are played in {self.id}."
+        if self.heldout:
+            return f"There is no environment to play in: in the end member 0 is judged from {self.heldout}."
+        return "There is no environment to play in: give --task, or --heldout with logs that it does not learn from."
+
+    def judging(self) -> LoggedTask:
+        """The logs that judge what was learned from these, with columns of the same names."""
+        return self.replace(data=self.heldout, heldout="")
+
     def logs(self) -> Logs:
         """The steps, read and checked once. Raises DataError with all faults of the file."""
-        path = Path(self.data)
+        path = located(Path(self.data))
         key = repr((self.fields(), path.resolve(), path.stat().st_mtime_ns if path.exists() else 0))
         if key not in OPENED:
             OPENED.clear()
