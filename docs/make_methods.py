@@ -24,6 +24,7 @@ from etude.core.registry import ROOT, compositions, docstring, family, files, ge
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.experiments import experiment_file
+from etude.policies.control.replay import FromCritic
 from etude.runs.beds import load_bed
 from etude.runs.claims import claims_in, outcome_of, recorded, units
 from etude.runs.presets import Metric, load_preset, presets
@@ -205,7 +206,7 @@ def tasks_of(method: Method) -> list[str]:
     """Where it may be trained, the task of its claim first, or of the claim of another one of its paper."""
     boxes = ("pendulum", "cartpole")
     acts = method.slots().get("policy")
-    choices = acts is not None and acts.name in ("from-critic", "softmax-policy", "actor-policy")
+    choices = isinstance(acts, FromCritic) or (acts is not None and acts.name in ("softmax-policy", "actor-policy"))
     alone = method.claim is not None or choices  # of continuous actions a paper may have another claim
     others = [] if alone else [get_method(name) for name in files("methods")]
     claims = [m.claim for m in (method, *(m for m in others if m.paper == method.paper)) if m.claim is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean, pstdev
 
 import pytest
 import torch
@@ -73,6 +74,21 @@ def test_equal_rewards_teach_exactly_nothing(centre: Centre, scale: Scale | None
     found = of([value] * 7 + [0.0, 1.0], group=[0] * 7 + [1, 1], centre=centre, scale=scale)
     assert found[:7].tolist() == [0.0] * 7
     assert found[7:].abs().min() > 0
+
+
+@pytest.mark.parametrize("scale", [None, GroupStd()])
+@pytest.mark.parametrize("more", [0.25, 2.0, -3.3])
+def test_what_all_rewards_of_a_group_are_paid_more_changes_nothing(scale: Scale | None, more: float) -> None:
+    """Another constant in each group."""
+    scores, group = [1.0, 0.0, 0.0, 0.7, 0.2, 1.0, 0.0], [0, 0, 0, 1, 1, 1, 1]
+    raised = [s + more * (1 + g) for s, g in zip(scores, group)]
+    by_hand = list[float]()
+    for number in (0, 1):
+        own = [s for s, g in zip(scores, group) if g == number]
+        below = 1.0 if scale is None else pstdev(own) + scale.epsilon  # type: ignore[attr-defined]
+        by_hand += [(s - fmean(own)) / below for s in own]
+    for found in (of(scores, group, scale=scale), of(raised, group, scale=scale)):
+        assert found.tolist() == pytest.approx(by_hand, abs=1e-12)
 
 
 @pytest.mark.parametrize("number", [1.0, 0.1, -3.3])

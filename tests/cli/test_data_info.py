@@ -57,6 +57,31 @@ def test_where_imitation_is_optimal_that_is_said(cli: Cli, swings: Path, tmp_pat
     assert ["imitation is optimal already" in said[path] for path in (swings, between, worse)] == [True, False, False]
 
 
+def test_the_order_of_episodes_changes_the_fingerprint_alone(cli: Cli, swings: Path, tmp_path: Path) -> None:
+    """Eight episodes of 6 to 30 steps, of which two terminate, one after another and in another order."""
+    columns = pendulum_columns(episodes=6, length=30, following=True)
+    columns["terminals"][[12, 95]] = True
+    columns["rewards"] = columns["rewards"] * np.linspace(0.2, 3.0, 180)
+    ends = np.flatnonzero(columns["terminals"] | columns["timeouts"])
+    episodes = np.split(np.arange(180), ends[:-1] + 1)
+    order = np.concatenate([episodes[k] for k in (5, 2, 7, 0, 3, 6, 1, 4)])
+    moved = {name: column[order] for name, column in columns.items()}
+    paths = written(tmp_path / "one.npz", columns), written(tmp_path / "other.npz", moved)
+    better = written(tmp_path / "better.npz", {**columns, "rewards": columns["rewards"] + 9})
+    flags = ("--worst", str(swings), "--best", str(better), "--reference", str(swings), "--json")
+    one, other = (json.loads(cli("data", "info", str(path), *flags).out, parse_float=nine_digits) for path in paths)
+    changed = {name for name in one if one[name] != other[name]}
+    assert changed == {"path", "fingerprint"} and one.keys() == other.keys()
+    returns = [columns["rewards"][rows].sum() for rows in episodes]
+    assert one["return"]["mean"] == pytest.approx(np.mean(returns), rel=1e-6) and one["ends"]["terminated"] == 2
+    assert one["length"] == {"least": 6, "mean": 22.5, "most": 30} and None not in (one["tq"], one["saco"])
+
+
+def nine_digits(number: str) -> float:
+    """Sums in another order differ in the last ones."""
+    return float(f"{float(number):.9g}")
+
+
 def test_what_can_be_meant_is_told_and_what_cannot_is_refused(cli: Cli, swings: Path, tmp_path: Path) -> None:
     pole = written(tmp_path / "pole.npz", cartpole_columns())
     told = cli("data", "info", str(pole))

@@ -26,6 +26,9 @@ def outside(hint: Any) -> Any:
     """A value of the right kind that the hint forbids; None if it forbids none."""
     if get_origin(hint) is Literal:
         return "nonsense"
+    if get_origin(hint) is tuple:
+        inner = outside(get_args(hint)[0])
+        return None if inner is None else (inner,)
     if get_origin(hint) is not Annotated:
         return None
     kind, *limits = get_args(hint)

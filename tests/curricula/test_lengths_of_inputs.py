@@ -72,12 +72,21 @@ def test_problems_of_means_a_quarter_and_a_half_come_two_to_one_and_solved_ones_
     assert abs(found["p1"] / 6000 - 2 / 3) < 0.02  # three standard deviations
 
 
-def test_never_solved_problems_come_first_and_penalties_do_not_matter(tmp_path: Path) -> None:
+def test_never_solved_problems_weigh_as_much_as_the_cap_and_penalties_do_not_matter(tmp_path: Path) -> None:
     run = record_of(tmp_path, {"p1": [0.0], "p2": [-0.5], "p3": [0.05], "p4": [0.5], "p5": [0.999]})
     part = Retrospective(run=run, cap=16.0).bind()
     part.choose(POOL, 1, Stream(0))
     weights = [part.weight(f"p{i}") for i in range(1, 6)]
     assert weights == [16.0, 16.0, 16.0, 2.0, pytest.approx(1 / 0.999)]
+
+
+def test_with_groups_of_eight_never_and_once_weigh_alike_but_for_a_larger_cap(tmp_path: Path) -> None:
+    run = record_of(tmp_path, {"p1": [0.0], "p2": [1 / 8], "p3": [2 / 8]})
+    for cap, wanted in ((8.0, [8.0, 8.0, 4.0]), (1000.0, [1000.0, 8.0, 4.0])):
+        part = Retrospective(run=run, cap=cap).bind()
+        part.choose(POOL, 1, Stream(0))
+        assert [part.weight(f"p{i}") for i in (1, 2, 3)] == wanted
+    assert Retrospective().cap == 8.0
 
 
 def test_a_share_of_each_step_is_of_the_earlier_run(tmp_path: Path) -> None:

@@ -106,7 +106,12 @@ def test_a_judge_that_can_add_is_found_perfect(how: Any, monkeypatch: pytest.Mon
     scores = found.summary((1, 2))
     assert scores["judge/f1"].value == scores["judge/precision"].value == scores["judge/recall"].value == 1
     assert scores["self-prm@2"].value == scores["pass@2"].value == 0.5 and scores["pass@1"].value == 0.25
-    assert len(asked) == 20 + 20 and all(text.startswith("A solution: 0\n") == (how == "self-ref") for text in asked)
+    views = [text.partition("\n")[0] if text.startswith("A solution: ") else "" for text in asked]
+    assert len(asked) == 20 + 20 and (set(views) == {""}) == (how == "plain")
+    if how == "self-ref":  # given ones beside the first of its own, and each of these beside the other one
+        second = [str(TASK.demonstration(p)) if i % 2 else "1,1" for i, p in enumerate(TASK.problems("test")[:10])]
+        assert views[:20] == ["A solution: 0"] * 20
+        assert views[20:] == [f"A solution: {text}" for other in second for text in (other, "0")]
 
 
 @pytest.mark.slow

@@ -10,12 +10,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
+import processes
 from etude.core.errors import ConfigError, DataError
 from etude.core.population import Member
 from etude.experience.logged import LoggedStore, MappedStore
@@ -151,6 +153,34 @@ def test_moments_of_pieces_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("etude.experience.logs.table.BLOCK", 70)
     assert [len(x) for x in blocks(column)] == [23] * 43 + [11]
     np.testing.assert_allclose(moments(column), whole, rtol=1e-12)
+
+
+def learn_beside(folder: Path, name: str, together: Barrier) -> None:
+    """A run of this method from what was converted, whose steps begin when those of others do."""
+    torch.set_num_threads(1)
+    task = LoggedTask(data=str(folder / "mapped"), environment=pendulum)
+    loop = OffPolicyLoop(small_logged(name), task, [Member(3), Member(4)], 4, 30)
+    assert isinstance(loop.collector.store, MappedStore)
+    for _ in range(4):
+        together.wait(100)
+        loop.step()
+    loop.save(folder / name)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+def test_two_runs_read_one_folder_at_the_same_time(tmp_path: Path) -> None:
+    """In two processes, step by step, and then each of them alone in this one."""
+    converted(tmp_path)
+    names, together = ("td3-bc", "iql"), processes.CONTEXT.Barrier(2)
+    for name in names:
+        (tmp_path / name).mkdir()
+    beside = [processes.Process(tmp_path, tmp_path / f"{n}.err", learn_beside, tmp_path, n, together) for n in names]
+    assert [process.end() for process in beside] == [(0, "")] * 2
+    for name in names:
+        found = {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+        learn_beside(tmp_path, name, Barrier(1))
+        assert len(found) == 3 and found == {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
 
 
 @contextmanager

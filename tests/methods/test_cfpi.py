@@ -167,19 +167,25 @@ def small_policy() -> SquashedPolicy:
 
 @pytest.mark.slow
 def test_the_best_of_samples(tmp_path: Path) -> None:
-    """Of so many samples it is worth as much as any of fewer, the first of which are the same."""
-    seen, worth = observations(), []
-    for count in (1, 8):
-        loop = loop_of(tmp_path, planner="best-of-samples", planner__count=count)
-        actions = acted(loop, seen)
-        module: Any = loop.actor.planner
+    """It is worth as much as every one of the samples, and as the best of the first of them, at every observation."""
+    seen, loop = observations(), loop_of(tmp_path, planner="best-of-samples", planner__count=8)
+    module: Any = loop.actor.planner
+    again = OffPolicyLoop(loop.composed, loop.task, MEMBERS, 2, UPDATES)
+    assert acted(again, seen).equal(acted(loop, seen))
+    again.close()
+
+    def worth_of(first: int, last: int) -> Tensor:
+        """[2, 12] of what is done where these are the samples; in units, which are half of the torques."""
+        module.noise = whole[:, first:last]
         with torch.no_grad():
-            said = loop.actor.held["critic"](loop.actor.see(seen.expand(2, -1, -1)), actions / 2)[..., 0]
-        worth.append(module.bound(said))
-        again = OffPolicyLoop(loop.composed, loop.task, MEMBERS, 2, UPDATES)
-        assert acted(again, seen).equal(actions)
-        again.close()
-    assert bool((worth[1] > worth[0]).any())
+            said = loop.actor.held["critic"](loop.actor.see(seen.expand(2, -1, -1)), acted(loop, seen) / 2)[..., 0]
+        return said.mean(1) - said.std(1)
+
+    whole = module.noise
+    best, each = worth_of(0, 8), torch.stack([worth_of(k, k + 1) for k in range(8)])
+    torch.testing.assert_close(best, each.amax(0), atol=1e-5, rtol=0)
+    fewer = torch.stack([worth_of(0, k) for k in range(1, 9)])
+    assert bool((fewer.diff(dim=0) >= -1e-5).all()) and bool((best > each[0] + 1e-4).any())
 
 
 @pytest.mark.parametrize(

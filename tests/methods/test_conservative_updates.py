@@ -407,6 +407,39 @@ def test_the_floor_is_of_the_policys_actions_alone() -> None:
     assert penalty(read, torch.zeros(1, 1, 1, 1)).item() == pytest.approx(math.log(1 + 2 * math.exp(2)))
 
 
+class Kept(WeighedActions):
+    """What thirty actions are worth, as leaves: what would be learned of each of them can be asked."""
+
+    def __call__(self, read: Any) -> Weighed:
+        found = DrawnActions(count=10)(read)
+        return found._replace(values=read.kept.setdefault("values", found.values.detach().requires_grad_()))
+
+
+def test_where_a_policys_action_is_worth_less_than_was_earned_nothing_of_it_is_learned(tmp_path: Path) -> None:
+    """Its slope is 0 exactly where Q < V_mc; of others it is each one's share of the sum of exp(max(Q, V_mc)) / p."""
+    loop = OffPolicyLoop(small_logged("cal-ql"), drift_task(tmp_path), [Member(3), Member(4)], 2, 1)
+    loop.updater.updates = 1
+    read: Any = loop.updater._drawn("critic", 0, loop.collector.store)
+    with torch.no_grad():
+        outputs, drawn = read.outputs("here", read.batch.actions), DrawnActions(count=10)(read)
+    middle = drawn.values[..., 10:].median(-1).values.mean(1)
+    for floor in (torch.full_like(middle, 1e3), middle, torch.full_like(middle, -math.inf)):
+        read.kept, read.batch.offers["returns_to_go"] = {}, floor
+        penalty = ConservativeQ(actions=Kept(), floor=RecordedReturns(), weight=5.0)(read, outputs)
+        (slopes,) = torch.autograd.grad(penalty.sum(), read.kept["values"])
+        below = drawn.values < floor[:, None, :, None]
+        below[..., :10] = False  # anything at all has no floor
+        counted = torch.where(below, floor[:, None, :, None].expand_as(drawn.values), drawn.values)
+        each = (counted.double() - drawn.logp).exp()
+        wanted = torch.where(below, 0.0, 5 * each / each.sum(-1, keepdim=True))
+        assert not slopes[below].any()
+        torch.testing.assert_close(slopes.double(), wanted, atol=1e-6, rtol=1e-4)
+        share = float(below[..., 10:].float().mean())
+        assert share == (1.0 if floor.min() > 99 else 0.0 if floor.isinf().all() else pytest.approx(0.5, abs=0.2))
+        low = ConservativeQ(actions=Kept(), floor=Low(), weight=5.0)(read, outputs)  # CQL's
+        assert torch.equal(low, penalty) == (share == 0.0)
+
+
 def test_returns_to_go_are_sums_to_the_end_of_each_episode(tmp_path: Path) -> None:
     """Row by row from the file, with the critic's gamma; members whose gamma differ share no column."""
     task, method = drift_task(tmp_path), get_method("cal-ql")

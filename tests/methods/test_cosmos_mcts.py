@@ -6,6 +6,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -31,7 +32,7 @@ from etude.planners.search import below
 from etude.planners.trees import Node, Trees
 from etude.policies.sampling import Sampling
 from etude.tasks import resolve_task
-from language_toys import Toy, random_policy
+from language_toys import Toy, draws, random_policy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -130,6 +131,22 @@ def test_with_one_way_and_no_bonus_it_is_plain_decoding() -> None:
         assert all(len(n.children) <= 1 and n.times == 1 for n in line) and line[-1] is answer and answer.ended
         assert [n.tokens for n in line[1:]] == [n.tokens for n in answer.path]
         assert trees.generated[root.tree] == len(answer.tokens)
+
+
+@pytest.mark.slow
+def test_the_likeliest_steps_joined_are_the_greedy_text() -> None:
+    """One way and no bonus at temperature 0, as `generate` says it at once."""
+    search = UCT(simulations=20, branch=1, exploration=0.0, step_tokens=2, depth=9, guide=MeanLikelihood())
+    whole = Sampling(temperature=0.0, max_tokens=12)
+    policy, problems = random_policy(seed=2), LETTERS.problems("train")[:4]
+    trees = Trees(problems, Context(LETTERS, policy, Stream(3), max_tokens=12), whole, search.step(whole))
+    found = search.find(trees)
+    prompts = [[t for segment in opening for t in segment.tokens] for opening in trees.openings]
+    at_once = policy.generate(prompts, whole, draws(4))
+    assert [n.tokens for n in found] == [c.tokens for c in at_once]
+    assert len({tuple(c.tokens) for c in at_once}) > 1 and max(len(n.path) for n in found) > 3
+    for node, completion in zip(found, at_once):
+        assert node.logp == pytest.approx(completion.logp, abs=1e-5)
 
 
 @pytest.mark.slow
@@ -243,6 +260,9 @@ def test_v_is_fitted_to_them_once_for_all_trees_and_the_same_for_the_same_policy
     again: Any = SimpleNamespace(made={}, context=context, step=trees.step, sampling=trees.sampling)
     assert part.values(nodes, again) == found
     texts, labels = beginnings(24, context, ".")
+    means, largest = ([f(t.surprisal) for t in texts] for f in (np.mean, np.max))
+    quantiles = (np.quantile(means, 0.05), np.quantile(means, 0.95), np.quantile(largest, 0.95))
+    assert tuple(known[0]) == pytest.approx(quantiles, rel=1e-5) and known[0].low < known[0].high < known[0].largest
     said = known[1](torch.tensor([part.features(t, known[0]) for t in texts])).detach()
     wanted = torch.tensor(labels)
     assert float(((said - wanted) ** 2).mean()) < float(wanted.var())  # more than nothing is learned

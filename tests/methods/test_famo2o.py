@@ -14,13 +14,16 @@ from torch.nn import functional
 from etude.core.edit import set_values
 from etude.core.errors import ConfigError
 from etude.core.fit import check
+from etude.core.log_slots import CloneError
 from etude.core.population import Member
 from etude.core.registry import get_method
 from etude.evaluation.restored import restore_policies
 from etude.experience.stretches import Stretches
 from etude.loops.off_policy import OffPolicyLoop
 from etude.loops.replay_reading import StoredReading
-from etude.methods.offline.famo2o import BalanceModel, BalanceNetwork, FamilyActor, embedded
+from etude.methods.offline.famo2o import BalanceModel, BalanceNetwork, FamilyActor, FamilyClone, embedded
+from etude.objectives.clone import Clone, ExpAdvantage
+from etude.policies.control.units import in_units
 from log_toys import logged_task, small_logged, small_onward
 from own_updates import Learner, Own, flat, follow, net, q
 
@@ -151,6 +154,55 @@ def test_with_one_balance_it_is_iql_with_a_constant_in_view(tmp_path: Path) -> N
     mine, theirs = one.policy_tensors(), other.policy_tensors()
     same = [k for k in mine if k.startswith(("critic.", "value."))]
     assert len(same) == 12 and all(torch.equal(mine[k], theirs[k]) for k in same)
+
+
+class AtTwo(CloneError):
+    """-log pi(a|s) of the family as a policy with six more numbers in view, those of b = 2."""
+
+    def __call__(self, read: Any, actions: Tensor) -> Tensor:
+        seen = read.seen("here")
+        constant = seen.new_tensor([f(2 / 10_000 ** (i / 3)) for i in range(3) for f in (math.sin, math.cos)])
+        said = read.network.say(read.network.body(torch.cat([seen, constant.expand(*seen.shape[:2], -1)], -1)))
+        return -in_units(read.network).logp(said, actions)
+
+
+@pytest.mark.slow
+def test_with_one_balance_the_family_learns_what_iqls_clone_teaches_it(tmp_path: Path) -> None:
+    """With b = 2 in every row: IQL's weighed likelihood at beta = 2, of a policy that reads E(2) as six numbers."""
+    clone = Clone(weight=ExpAdvantage(beta=2.0, cap=100.0), error=AtTwo())
+    method = set_values(small_onward("famo2o"), {f"learners.balance-model.{k}": 2.0 for k in ("low", "high")})
+    method = method.replace(stages=())
+    assert method.actor == (FamilyClone(),)
+    loop, other = (
+        OffPolicyLoop(x, logged_task(tmp_path), [Member(3), Member(4)], 2, 3)
+        for x in (method, method.replace(actor=(clone,)))
+    )
+    with torch.no_grad():
+        for x in (loop, other):  # so that some weights are cut, at exp(2 * 2.3) = 99.5 and above
+            x.updater.networks["value"].head.bias.sub_(2.3)  # type: ignore[union-attr,operator]
+    updater, store, cut = loop.updater, loop.collector.store, list[bool]()
+    draw = updater.stretches.at(0)
+    batch = loop.method.sampling.draw(store, draw)
+    read = StoredReading(updater, loop.method.sampling, batch, draw, store)
+    read.reader = "policy"
+    rows, iql = FamilyClone()(read), clone(read)
+    slopes = [torch.autograd.grad(x.sum(), updater.trainers["policy"].parameters.leaves) for x in (rows, iql)]
+    for mine, theirs in ((rows, iql), *zip(*slopes, strict=True)):
+        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
+    for k in (0, 1):
+        own, s, a = Balanced(tensors(loop), k), batch.observations[k], batch.actions[k]
+        worth = torch.minimum(*(q(critic, s, a) for critic in own.slow))
+        constant = torch.tensor([f(2 / 10_000 ** (i / 3)) for i in range(3) for f in (math.sin, math.cos)])
+        mean = torch.tanh(own.policy(torch.cat([s, constant.expand(BATCH, -1)], -1)))
+        assert own.log_std is not None
+        logp = torch.distributions.Normal(mean, own.log_std.clamp(-5, 2).exp()).log_prob(a).sum(-1)
+        weight = (2.0 * (worth - own.value(s)[:, 0])).exp().clamp(max=100.0)
+        torch.testing.assert_close(iql[k], -weight * logp, atol=1e-5, rtol=1e-5)
+        cut += (weight == 100).tolist()
+    assert 0 < sum(cut) < len(cut)
+    loop.step(), other.step()
+    found = [x.updater.trainers["policy"].parameters.values for x in (loop, other)]
+    torch.testing.assert_close(*found, atol=1e-6, rtol=0)
 
 
 def test_balances_are_waves_of_length_one() -> None:

@@ -96,13 +96,26 @@ def test_what_is_kept_goes_to_the_goal(logs: Logs) -> None:
 
 
 def test_segments_as_they_are_are_the_logs(logs: Logs) -> None:
-    found = Augment(symmetries=AsTheyAre(), guide=AnyWay(), rows=400, longest=6)(logs, METHOD)
-    rows = {tuple(x) for x in np.concatenate([logs.observations, logs.actions, logs.next_observations], 1).tolist()}
-    added = np.concatenate([found.observations, found.actions, found.next_observations], 1)[logs.rows :]
-    assert {tuple(x) for x in added.tolist()} <= rows
-    said = Augment(rows=400).sentence(logs, found)
-    count = found.episodes - logs.episodes
-    assert said == f"400 of them are moved by maze-moves, kept by towards-goal, in {count} segments; seed 0"
+    """Every row of the logs comes, in its order, with what it was paid and whether it ended; nothing else does."""
+    first = np.arange(logs.rows) == logs.ends[0]  # a limit stops the first episode, and the second terminates
+    logs = replace(logs, terminated=logs.terminated & ~first, truncated=first)
+    found = Augment(symmetries=AsTheyAre(), guide=AnyWay(), rows=6000, longest=6)(logs, METHOD)
+    names = ("observations", "actions", "next_observations", "rewards", "terminated")
+
+    def rows_of(some: Logs, first: int) -> list[tuple[float, ...]]:
+        columns = [getattr(some, name)[first:].reshape(some.rows - first, -1) for name in names]
+        return [tuple(x) for x in np.concatenate(columns, 1).tolist()]
+
+    place = {row: k for k, row in enumerate(rows_of(logs, 0))}
+    at = np.array([place[row] for row in rows_of(found, logs.rows)])
+    assert len(place) == logs.rows == len(np.unique(at)) and logs.episodes == 2
+    terminated, truncated = found.terminated[logs.rows :], found.truncated[logs.rows :]
+    segments = np.split(at, np.flatnonzero(terminated | truncated)[:-1] + 1)
+    assert sum(map(len, segments)) == 6000 and {len(x) for x in segments} == {1, 2, 3, 4, 5, 6}
+    assert all((np.diff(x) == 1).all() and logs.ends[0] not in x[:-1] for x in segments)
+    assert set(at[terminated]) == {logs.ends[1]} and not (terminated & truncated).any()
+    said = Augment(rows=6000).sentence(logs, found)
+    assert said == f"6,000 of them are moved by maze-moves, kept by towards-goal, in {len(segments):,} segments; seed 0"
 
 
 @pytest.mark.slow

@@ -12,16 +12,18 @@ import pytest
 import torch
 
 import etude
+from etude.advantages.returns import RewardToGo
 from etude.core.episodes import Episode, Problem, Segment
 from etude.core.errors import DataError, RewardError
 from etude.core.registry import get_method
 from etude.core.rows import to_batch
-from etude.evaluation.exact import expected_gradient
+from etude.evaluation.exact import expected_gradient, gradient
 from etude.learners.value_model import Valued
 from etude.loops.bandit import Bandit
 from etude.methods.preference.pairwise_rl import AgainstAnchor, AnchoredValued, Verdicts, with_anchors
 from etude.policies.tabular import SoftmaxTree
 from etude.policies.written import written
+from etude.rewards.judged import AfterThinking
 from etude.rewards.pair_judges import SimulatedJudge
 from language_toys import random_policy
 
@@ -64,6 +66,51 @@ def test_so_the_exact_policy_gradient_is_the_same() -> None:
     chances = AgainstAnchor(judge=SimulatedJudge()).bind().score(said(*SAID), run())
     other = expected_gradient(get_method("rloo"), Bandit(policy, torch.tensor([chances], dtype=torch.float64)), 2)
     assert (other - found[0]).norm() > 0.1 * found[0].norm()
+
+
+ASKED_TOO = Problem("p/2", "how many?", info={"demonstration": "-1"})
+
+
+def table_of(part: AgainstAnchor) -> list[list[float]]:
+    """What three responses to two prompts are paid against the prompts' own anchors."""
+    return [part.bind().score(said(*SAID, problem=problem), run()) for problem in (ASKED, ASKED_TOO)]
+
+
+def always(policy: SoftmaxTree, response: int) -> SoftmaxTree:
+    """Who says one response to every prompt, whatever else a policy might say."""
+    sure = SoftmaxTree(policy.prompts, policy.vocabulary)
+    sure.logits[0].data[..., response] = 1e4
+    return sure
+
+
+@pytest.mark.slow
+def test_over_prompts_with_anchors_of_their_own_it_is_the_same_on_average_and_not_sample_by_sample() -> None:
+    """Without any baseline: a prompt's constant, the anchor's worth, drops out of the mean alone."""
+    plain = get_method("reinforce").replace(advantages=RewardToGo(baseline=None))
+    policy, scores = SoftmaxTree(2, 3, spread=1.0, seed=0), [[float(text) for text in SAID]] * 2
+    odds = table_of(AgainstAnchor(judge=SimulatedJudge(), log_odds=True))
+    by_odds, by_scores = (Bandit(policy, torch.tensor(paid, dtype=torch.float64)) for paid in (odds, scores))
+    exact = gradient((policy.probs()[0] * by_scores.rewards).sum(), policy)
+    for prompt, anchor in enumerate((2.0, -1.0)):
+        mean = [expected_gradient(plain, given, 1, prompt=prompt)[prompt] for given in (by_odds, by_scores)]
+        torch.testing.assert_close(*mean, rtol=1e-10, atol=1e-13)
+        torch.testing.assert_close(mean[0], -exact[prompt], rtol=1e-10, atol=1e-13)
+        assert float(mean[0].norm()) > 0.1
+        for response in range(3):
+            sure = always(policy, response)
+            ours, theirs = (expected_gradient(plain, given, 1, behaviour=sure, prompt=prompt)[prompt]
+                            for given in (by_odds, by_scores))  # fmt: skip
+            score = gradient(policy.logp()[0, prompt, response], policy)[prompt]
+            torch.testing.assert_close(ours - theirs, anchor * score, rtol=1e-9, atol=1e-12)
+            assert float((ours - theirs).norm()) > 0.1
+
+
+def test_the_judge_sees_what_stands_behind_the_thought() -> None:
+    whole, part = run(), AgainstAnchor(judge=SimulatedJudge(), sees=AfterThinking()).bind()
+    thought, bare, other = part.score(said("0</think>3", "3", "0</think>0.5"), whole)
+    assert thought == bare == pytest.approx(1 / (1 + math.exp(-1.0)), abs=1e-12)  # 3 against 2
+    assert other == pytest.approx(1 / (1 + math.exp(1.5)), abs=1e-12)
+    assert part.score(said("3</think>"), whole) == pytest.approx([1 / (1 + math.exp(2.0))], abs=1e-12)  # nothing: 0
 
 
 def test_the_mean_reward_is_the_rate_of_wins() -> None:

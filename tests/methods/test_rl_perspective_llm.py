@@ -10,11 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from etude.advantages.returns import RewardToGo
 from etude.core.batches import Head, TokenBatch
+from etude.core.episodes import Problem
 from etude.core.errors import ConfigError
 from etude.core.registry import get_method
 from etude.core.slots import Context
 from etude.core.streams import Stream
+from etude.evaluation.exact import expected_gradient, gradient
+from etude.loops.bandit import Bandit
 from etude.methods.preference.rl_perspective_llm import (
     AdversarialImitation,
     discriminator_loss,
@@ -22,6 +26,11 @@ from etude.methods.preference.rl_perspective_llm import (
     prefix_rewards,
     state_actions,
 )
+from etude.objectives.links import Logistic
+from etude.policies.tabular import SoftmaxTree
+from etude.references.frozen import Frozen
+from etude.rewards.kl import KLPenalty
+from etude.rewards.outcome import TaskReward
 from language_toys import random_batch
 
 TOKENS, LENGTH = 3, 2
@@ -140,3 +149,102 @@ def test_a_token_is_paid_for_what_stands_before_it() -> None:
 def test_what_brings_no_worked_answers_is_refused() -> None:
     with pytest.raises(ConfigError, match="nothing brings both: set experience=groups-and-demonstrations"):
         get_method("ppo-rlhf").replace(rewards=(AdversarialImitation(),)).check()
+
+
+# One prompt, one token: four learners of one bandit
+
+SHOWN = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
+WORTH = torch.tensor([[0.9, -0.3, 0.4, 1.7]], dtype=torch.float64)
+"""How often a demonstrator says each of four actions, and what they are worth: most is what it says least."""
+
+
+def bandit(chances: Tensor, worth: Tensor = WORTH, **info: Any) -> Bandit:
+    """Of a policy with these chances."""
+    return Bandit(sayer(chances), worth, [Problem("x", "?", info=info)])
+
+
+def sayer(chances: Tensor) -> SoftmaxTree:
+    tree = SoftmaxTree(1, len(chances))
+    tree.logits[0].data[0, 0] = chances.log()
+    return tree
+
+
+def slope(method: Any, given: Bandit, **others: SoftmaxTree) -> Tensor:
+    """Of the method's expected loss, by the logits [4]."""
+    return expected_gradient(method, given, 1, **others)[0, 0]
+
+
+def plain(*rewards: Any) -> Any:
+    """REINFORCE without a baseline."""
+    method: Any = get_method("reinforce")
+    return method.replace(advantages=RewardToGo(baseline=None), rewards=(TaskReward(), *rewards))
+
+
+EVEN = torch.full((4,), 0.25, dtype=torch.float64)
+
+
+@pytest.mark.slow
+def test_cloning_comes_to_what_was_shown() -> None:
+    """Its loss is convex in logits, with the gradient pi - p."""
+    for chances in (EVEN, SHOWN, SHOWN.flip(0)):
+        found = slope(get_method("sft"), bandit(chances), behaviour=sayer(SHOWN))
+        torch.testing.assert_close(found, chances - SHOWN, rtol=0, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_ascent_on_what_the_best_discriminator_pays_comes_to_what_was_shown_as_well() -> None:
+    """By steps along the exact gradient, which is that of the method; nothing is told apart in the end."""
+    policy, one = sayer(EVEN), torch.ones(4, 1, dtype=torch.bool)
+    for step in range(400):
+        paid = prefix_rewards((SHOWN.log() - policy.logp().detach()[0, 0])[:, None], one)[:, 0]
+        ascent = gradient((policy.probs() * paid).sum(), policy)
+        if step in (0, 399):
+            torch.testing.assert_close(slope(plain(), Bandit(policy, paid[None])), -ascent[0, 0], rtol=0, atol=1e-13)
+        assert step or float(ascent.norm()) > 0.01
+        policy.logits[0].data += 4 * ascent
+    torch.testing.assert_close(policy.probs().detach()[0, 0], SHOWN, rtol=0, atol=1e-8)
+    assert float(paid.abs().max()) < 1e-7
+
+
+@pytest.mark.slow
+def test_scores_of_pairs_and_a_divergence_come_to_the_tilted_reference() -> None:
+    """Bradley and Terry's scores, learned from how often each of two wins, then E[r] - beta KL(pi || ref)."""
+    beta, truth = 0.5, WORTH[0]
+    chances, scores = (truth[:, None] - truth).sigmoid(), torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    for _ in range(400):
+        said = (chances * Logistic(beta=1.0)(scores[:, None] - scores, torch.ones(4, 4))).sum()
+        scores.data -= torch.autograd.grad(said, scores)[0]
+    model = scores.detach()
+    torch.testing.assert_close(model - model[0], truth - truth[0], rtol=0, atol=1e-9)  # but for a constant
+    method, held = plain(KLPenalty(coefficient=beta)).replace(reference=Frozen()), sayer(SHOWN)
+    tilted = SHOWN * (truth / beta).exp()
+    tilted /= tilted.sum()
+    assert float(slope(method, bandit(tilted, model[None]), reference=held).abs().max()) < 1e-9
+    for other in (EVEN, SHOWN, (truth / beta).softmax(0)):
+        given = bandit(other, model[None])
+        logp = given.policy.logp()[0, 0]
+        worth = (logp.exp() * (model - beta * (logp - SHOWN.log()))).sum()
+        found = slope(method, given, reference=held)
+        torch.testing.assert_close(found, -gradient(worth, given.policy)[0, 0], rtol=0, atol=1e-12)
+        assert float(found.norm()) > 0.05
+
+
+@pytest.mark.slow
+def test_offline_learners_of_one_reward_name_the_same_best_action() -> None:
+    """Leftovers of what the demonstrator said, and logits as values; cloning names another."""
+    shown, value = sayer(SHOWN), float(SHOWN @ WORTH[0])
+    gained, best = SHOWN * (WORTH[0] - value).clamp(min=0), EVEN
+    for _ in range(300):  # where A-LoL stays: pi ~ ref clip(pi / ref, 0.1, 1.9) A
+        best = gained * (best / SHOWN).clamp(0.1, 1.9)
+        best = (best / best.sum()).clamp(min=1e-12)
+    leftover: Any = get_method("a-lol-offline").replace(experience=get_method("reinforce").slots()["experience"])
+    found = slope(leftover, bandit(best, value=value), behaviour=shown, reference=shown)
+    assert float(found.abs().max()) < 1e-9
+    assert float(slope(leftover, bandit(EVEN, value=value), behaviour=shown, reference=shown).norm()) > 0.05
+    values: Any = get_method("planning-q-learning").replace(rewards=(TaskReward(),))
+    for logits in (WORTH[0], torch.zeros(4, dtype=torch.float64)):
+        given = bandit(EVEN)
+        given.policy.logits[0].data[0, 0] = logits
+        found = slope(values, given, behaviour=shown)
+        torch.testing.assert_close(found, 2 * SHOWN * (logits - WORTH[0]), rtol=0, atol=1e-12)  # least at Q = r
+    assert best.argmax() == WORTH.argmax() == 3 != SHOWN.argmax()

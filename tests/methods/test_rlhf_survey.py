@@ -46,7 +46,7 @@ from etude.methods.preference.rlhf_survey.queries import (
     entropy,
 )  # fmt: skip
 from etude.methods.preference.rlhf_survey.rollouts import before_an_end, whole
-from etude.methods.preference.rlhf_survey.stored import RelabelledBootstrap
+from etude.methods.preference.rlhf_survey.stored import RelabelledBootstrap, StateEntropy
 from etude.methods.preference.rlhf_survey.teachers import SimulatedTeacher
 from etude.tasks.control.cartpole import cartpole
 from etude.tasks.control.pendulum import pendulum
@@ -377,6 +377,26 @@ def test_every_type_of_feedback_trains(name: str, feedback: str) -> None:
 def test_every_choice_of_questions_trains(queries: str) -> None:
     loop = asked_loop(**{"learners.replay-preferences.queries": queries})
     assert loop.method.learners[0].state["asked"] >= 4
+
+
+@pytest.mark.parametrize(("k", "among"), [(1, 512), (2, 512), (5, 512), (20, 512), (50, 512), (3, 20), (3, 4)])
+def test_a_state_is_paid_how_far_its_kth_neighbour_is(k: int, among: int) -> None:
+    """20 states of two members that are stored, by looking at each distance; itself is the nearest."""
+    random = torch.Generator().manual_seed(k)
+    stored = torch.randn(2, 20, 3, generator=random, dtype=torch.float64)
+    asked = torch.randn(2, 6, 3, generator=random, dtype=torch.float64)
+    asked[:, 0] = stored[:, 0]
+    store = SimpleNamespace(
+        size=20, read=lambda index: SimpleNamespace(observations=stored.gather(1, index[..., None].expand(-1, -1, 3)))
+    )
+    read: Any = SimpleNamespace(stored=store, seen=lambda at: asked / 2, look=lambda x: x / 2)
+    places = range(20) if among >= 20 else [0, 6, 12, 19]  # evenly through what is stored
+    found = StateEntropy(k=k, among=among)(read)
+    for p, n in itertools.product(range(2), range(6)):
+        apart = sorted(math.dist(asked[p, n].tolist(), stored[p, i].tolist()) / 2 for i in places)
+        wanted = math.log(1 + apart[min(k, len(apart)) - 1])
+        assert float(found[p, n]) == pytest.approx(wanted, abs=1e-12)
+    assert (float(found[:, 0].abs().max()) == 0) == (k == 1)
 
 
 @pytest.mark.slow

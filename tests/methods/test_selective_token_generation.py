@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.complete import complete_token
 from etude.core.registry import get_method
-from etude.core.rows import concatenate, to_batch
+from etude.core.rows import concatenate, last_action, to_batch
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.core.worlds import World
 from etude.experience.groups import Groups
 from etude.experiments.preference.selective_token_generation import experiment
+from etude.loops.credit import credited, loss
 from etude.objectives.policy_gradient import ClippedSurrogate, PolicyGradient
 from etude.policies.language import LanguagePolicy
 from etude.policies.loading import is_shipped, named
@@ -213,6 +215,43 @@ def test_an_adapter_alone_says_everything_and_a_selector_that_trusts_the_frozen_
     frozen = LanguagePolicy(trusting.model.model.frozen, tokenizer(), shadow=False)
     same = frozen.evaluate(rows.replace(voices=None)).logp
     assert torch.allclose(trusting.evaluate(rows).logp, same, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_an_adapter_alone_learns_by_reinforce_with_a_critic_of_its_own_distribution() -> None:
+    """NonSTG-RL: -1/T sum_t (R - V_t) log p_1(w_t) + (V_t - R)^2, written out from the modules; no selector learns."""
+    policy: Any = two_voices(alone=True)
+    head, random = policy.add_value_head(), torch.Generator().manual_seed(4)
+    torch.nn.init.normal_(head.weight, std=0.2, generator=random)
+    head.weight.data[:, -2:] = 0  # of c, which is -10,000 where the frozen model has no say
+    batch, method = sampled(policy, 2), complete_token(get_method(NAME))
+    worth = torch.randn(len(batch), generator=random)
+    last = torch.zeros_like(batch.rewards).scatter(1, last_action(batch)[:, None], worth[:, None])
+    batch = batch.replace(rewards=last, scores=worth, values=policy.evaluate(batch, {"values"}).values.detach())
+    said = loss(method, credited(method, batch), policy.evaluate(batch, {"values"}), 8)
+    wanted = torch.stack([alone(policy, batch, row, float(worth[row])) for row in range(len(batch))]).mean()
+    assert float(said.detach()) == pytest.approx(float(wanted.detach()), abs=1e-5)
+    found, expected = gradients(policy, said), gradients(policy, wanted)
+    for name, value in found.items():
+        torch.testing.assert_close(value.double(), expected[name].double(), rtol=1e-4, atol=1e-6, msg=name)
+    assert not any(bool(found[f"model.selector.{kind}"].any()) for kind in ("weight", "bias"))
+    learning = ("model.words.weight", "model.towards.weight", "model.lstm.weight_ih_l0")
+    assert all(float(found[name].norm()) > 1e-4 for name in learning)
+
+
+def alone(policy: Any, batch: TokenBatch, row: int, worth: float) -> Tensor:
+    """The loss of one text: of the adapter's words by its own softmax, and of a line through its states for V."""
+    own, head = policy.model.model, policy.add_value_head()
+    tokens, places = batch.tokens[row][batch.attention_mask[row]], batch.action_mask[row].nonzero()[:, 0] - 1
+    h = own.frozen.base_model(input_ids=tokens[None]).last_hidden_state.detach()
+    z, _ = own.lstm(h)
+    g = h + own.towards(z)
+    logits = g @ own.words.weight.T
+    normalisers = torch.stack([(h @ own.frozen.lm_head.weight.T).logsumexp(-1), logits.logsumexp(-1)], -1)
+    states = torch.cat([h, g, z, torch.tensor([-1e4, 0.0], dtype=DOUBLE) - normalisers], -1)[0, places]
+    value = (states * head.weight[0]).sum(-1) + head.bias
+    logp = logits.log_softmax(-1)[0, places, tokens[places + 1]]
+    return (-(worth - value.detach()) * logp + (value - worth) ** 2).mean()
 
 
 @pytest.mark.slow

@@ -173,6 +173,29 @@ def test_at_its_ends_spibb_is_dqn_and_what_evaluates_the_behaviour(threshold: fl
             torch.testing.assert_close(said[k], whole if threshold == 0 else prior(seen[k]).softmax(-1))
 
 
+def test_above_1_its_target_is_what_the_behaviour_earns(tmp_path: Path) -> None:
+    """y = r + gamma (1 - terminated) sum_a G(a|s') Q'(s', a), of the slow copy and of what has been cloned by then."""
+    changes = {"critic__backup__rule__threshold": 1.5, "critic__learning__target__every": 100, "sampling__batch": 100}
+    loop = loop_of("spibb", tmp_path, **changes)
+    slow = [networks_of(loop, k)[0] for k in (0, 1)]
+    with torch.no_grad():
+        loop.updater.networks["behaviour-model"].head.bias.add_(torch.tensor([1.0, -1.0]))  # type: ignore[union-attr,operator]
+    loop.step()
+    read = loop.updater._drawn("critic", 0, loop.collector.store)
+    batch, critic = read.batch, loop.method.critic
+    assert critic is not None and batch.next_observations is not None and bool(batch.terminated.any())
+    found = critic.backup.target(read, critic.head)  # type: ignore[attr-defined]
+    for k in (0, 1):
+        fast, prior = networks_of(loop, k)
+        with torch.no_grad():
+            chances, values = prior(batch.next_observations[k]).softmax(-1), slow[k](batch.next_observations[k])
+            assert not torch.equal(values, fast(batch.next_observations[k]))
+        worth = [p[0] * q[0] + p[1] * q[1] for p, q in zip(chances.tolist(), values.tolist(), strict=True)]
+        y = batch.rewards[k] + GAMMA * torch.tensor(worth) * (~batch.terminated[k])
+        torch.testing.assert_close(found[k].flatten(), y, atol=1e-6, rtol=1e-6)
+        assert (values.amax(-1) - torch.tensor(worth)).max() > 0.01  # and not the best choice's
+
+
 def test_a_checkpoint_of_spibb_has_all_that_it_acts_by(tmp_path: Path) -> None:
     loop, method = loop_of("spibb", tmp_path), set_values(small_logged("spibb"), SPIBB)
     loop.step()

@@ -18,7 +18,8 @@ from etude.core.registry import get_method
 from etude.experience.logs.table import Logs
 from etude.loops.off_policy import OffPolicyLoop
 from etude.methods.offline.ss_orl.labels import HideActions, KnownActions, LabelActions, episode_of, mixed, windows
-from log_toys import logged_task, random_logs, small_logged
+from etude.tasks.control.logged import LoggedTask
+from log_toys import logged_task, random_logs, small_logged, written
 
 torch.set_num_threads(1)
 METHOD: Any = get_method("ss-orl")
@@ -79,6 +80,58 @@ def test_a_linear_system_is_inverted() -> None:
     off = np.abs(found.actions - logs.actions)[missing].mean()
     assert off < 0.12 < np.abs(logs.actions - logs.actions.mean(0))[missing].mean() / 3
     assert f"{int(missing.sum())} rows got an action, which a model is unsure of by 0." in part.sentence(hidden, found)
+
+
+def walk_columns(episodes: int = 120, length: int = 5) -> dict[str, Any]:
+    """Walks that follow s' = s + M a and that a limit ends, paid by how near to 0 they come."""
+    rng, matrix = np.random.default_rng(0), np.array([[1.0, 0.5], [-0.5, 1.0]])
+    actions = rng.uniform(-1, 1, (episodes, length, 2)).astype(np.float32)
+    begun = rng.normal(size=(episodes, 1, 2))
+    states = np.concatenate([begun, begun + (actions @ matrix).cumsum(1)], 1).astype(np.float32)
+    ends = np.broadcast_to(np.arange(length) == length - 1, (episodes, length))
+    found = {
+        "observations": states[:, :-1], "actions": actions, "rewards": -np.square(states[:, 1:]).sum(-1),
+        "terminals": ends & False, "timeouts": ends, "next_observations": states[:, 1:],
+    }  # fmt: skip
+    return {name: x.reshape(episodes * length, *x.shape[2:]) for name, x in found.items()}
+
+
+def solved(network: Any, read: Any, units: Any, fit: Any, *others: Any) -> Any:
+    """The linear model of least squares, sure of what it says."""
+    rows = np.concatenate([read[fit].double().numpy(), np.ones((len(fit), 1))], 1)
+    said = torch.from_numpy(np.linalg.lstsq(rows, units[fit].double().numpy(), rcond=None)[0]).float()
+    with torch.no_grad():
+        network[0].weight.copy_(torch.cat([said[:-1].T, 0 * said[:-1].T]))
+        network[0].bias.copy_(torch.cat([said[-1], said[-1] * 0 - 9]))
+    return network
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fit", "close"), [("its own", 1e-4), ("least squares", 1e-5)])
+def test_where_a_linear_model_says_what_was_done_td3_bc_learns_what_it_would_from_all_actions(
+    fit: str, close: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """s' = s + M a without hidden layers, as far as float32 can tell likelihoods apart; after ten steps it is not."""
+    task = LoggedTask(data=str(written(tmp_path / "walks.npz", walk_columns())))
+    logs, hidden = task.logs(), HideActions(share=0.5, below=1.0)
+    part = LabelActions(past=0, hidden=(), dropout=0.0, lr=1e-2, updates=2000)
+
+    def weights_after(*transforms: Any) -> torch.Tensor:
+        method = small_logged("ss-orl")
+        method = method.replace(transforms=(*transforms, method.transforms[1]))
+        loop = OffPolicyLoop(method, task, [Member(3), Member(4)], 2, 8)
+        loop.step(), loop.step()
+        return torch.cat([x.parameters.values.flatten() for x in loop.updater.trainers.values()])
+
+    oracle = weights_after()
+    if fit == "its own":
+        assert (weights_after(hidden, part.replace(updates=10)) - oracle).abs().max() > 1e-3
+    else:
+        monkeypatch.setattr("etude.methods.offline.ss_orl.labels.best", solved)
+    missing = np.isnan(hidden(logs, METHOD).actions).any(1)
+    off = np.abs(part.bind()(hidden(logs, METHOD), METHOD).actions - logs.actions)
+    assert missing.sum() == 300 and off[missing].max() < close and not off[~missing].any()
+    torch.testing.assert_close(weights_after(hidden, part), oracle, atol=1e-5, rtol=0)
 
 
 def test_equal_parts_of_normals_have_these_moments() -> None:

@@ -30,6 +30,15 @@ STACKS: Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
     "rebel+pf-ppo": ("digest", SCORED, ("rank-filter", "squared-to-reward")),
     "rebel+salsa": ("digest", {**SMALL, "reference.models": "{model}"}, ("soup", "squared-to-reward")),
     "grpo+brpo": ("digest", SMALL, ("balanced-groups",)),
+    "grpo+brpo by-judge": (
+        "digest", {**SMALL, "rewards.against-one-other.oracle": "by-judge"}, ("by-judge", "simulated-judge"),
+    ),
+    "grpo+brpo asked": (
+        "digest", {**SMALL, "rewards.against-one-other.oracle": "by-judge",
+                   "rewards.against-one-other.oracle.judge": "model-pair-judge",
+                   "rewards.against-one-other.oracle.judge.model": "{model}"},
+        ("by-judge", "model-pair-judge"),
+    ),
     "grpo+rlmt": ("digest", {**SMALL, "rewards.answer-score.model": "{model}"}, ("answer-score",)),
     "cosmos-mcts+orpo": (
         "grammar-stories", {**SMALL, "experience.search.simulations": 4}, ("pairs-by-search", "log-odds"),
@@ -50,7 +59,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("name", STACKS)
 def test_a_stack_that_is_said_to_run_takes_a_step(name: str, model: str) -> None:
     task, fields, parts = STACKS[name]
-    base, *others = name.split("+")
+    base, *others = name.partition(" ")[0].split("+")
     method = stack(get_method(base), others)
     method = set_values(method, {k: v.format(model=model) if isinstance(v, str) else v for k, v in fields.items()})
     there = {part.name for part in method.parts().values()}
@@ -63,7 +72,10 @@ def test_a_stack_that_is_said_to_run_takes_a_step(name: str, model: str) -> None
 
 REFUSED: Mapping[str, tuple[str, str]] = {
     "grpo+deepsearch+spo": ("sums", "both set experience"),  # two searches
-    "grpo+hgpo+spo": ("hybrid-sums", "both set experience"),  # a forced token and a tree
+    "grpo+hgpo+spo": ("hybrid-sums", "both set experience"),  # a forced token and fresh endings
+    "grpo+hgpo+spo-tree": ("hybrid-sums", "both set experience"),  # a forced token and a tree
+    "grpo+hgpo+deepsearch": ("hybrid-sums", "both set experience"),  # a forced token and a tree that is searched
+    "hgpo+spo-tree": ("hybrid-sums", "Tree has rows that are parts of completions"),  # which no mode is compared by
     "hgpo+groups": ("hybrid-sums", "set experience=both-modes"),  # compares modes that nobody forces
     "grpo+dpo+ppo": ("preferences", "both set objective"),  # a pair's link and a clipped surrogate
     "dpo+ppo": ("preferences", "Pairs takes its rows from data"),
@@ -89,3 +101,21 @@ def test_a_recipe_takes_another_method_as_its_last_stage() -> None:
     assert any(
         getattr(part, "name", "") == "squared-to-reward" for m in recipe.made_of() for part in m.parts().values()
     )
+
+
+DENOMINATORS = ["objective=pair-loss", "objective.of=log-ratio",
+                "objective.of.denominators=reference-policy,behaviour-policy"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["rebel+frozen", "rebel+rloo", "grpo+frozen"])
+def test_a_log_ratio_with_two_denominators_needs_their_weights(name: str) -> None:
+    """Whatever it is stacked on, and not where the weights are said."""
+    base, *others = name.split("+")
+    method = stack(get_method(base), others)
+    with pytest.raises(ConfigError, match="behaviour-policy with weights that add up to 2: a log-ratio has one"):
+        check(set_values(method, DENOMINATORS), resolve_task("digest"))
+    weights = [f"objective.of.denominators.{place}.weight=0.5" for place in (0, 1)]
+    there = set_values(method, [*DENOMINATORS, *weights]).parts()
+    assert [part.name for path, part in there.items() if "denominators" in path] == [
+        "reference-policy", "behaviour-policy"
+    ]  # fmt: skip

@@ -16,6 +16,7 @@ from etude.core.fit import check
 from etude.core.population import Member, PerMember
 from etude.core.registry import get_method
 from etude.experience.logged import LoggedStore
+from etude.experience.sampling import NStep, OneStep
 from etude.experience.stretches import Stretches
 from etude.experience.weighted import EpisodeAdvantage, EpisodeReturn, TrajectoryWeighted
 from etude.loops.off_policy import OffPolicyLoop
@@ -64,6 +65,37 @@ def test_a_row_has_the_weight_of_its_episode(tmp_path: Path) -> None:
     for own in index:
         seen = np.bincount(own.numpy(), minlength=8) / 20_000
         np.testing.assert_allclose(seen, np.repeat(wanted, lengths), atol=0.012)
+
+
+def test_over_several_steps_the_same_rows_are_drawn_and_nothing_is_read_beyond_their_episode() -> None:
+    """Three steps, by hand, row by row: the rewards up to an end, and gamma^m behind the last unless it terminated."""
+    lengths = [3, 1, 6, 4]
+    store, rng = store_of([0.0] * 4, lengths), np.random.default_rng(2)
+    paid, led, ends = rng.normal(size=14).astype(np.float32), store.rows[:, 5:8].clone(), np.cumsum(lengths) - 1
+    store.rows[:, -3], terminated = torch.from_numpy(paid), np.isin(np.arange(14), ends)
+    terminated[ends[2]] = False  # a limit stopped the third episode
+    store.rows[:, -2] = torch.from_numpy(~terminated)
+
+    def draw(name: str, of: Any) -> torch.Tensor:
+        found: torch.Tensor = of(torch.Generator().manual_seed(len(name)), 1)
+        return found
+
+    drawn = [
+        bound(by=EpisodeReturn(), temperature=0.5, batch=200, horizon=horizon).draw(store, draw)
+        for horizon in (NStep(gamma=0.5, n=3), OneStep(gamma=0.5))
+    ]
+    index = drawn[0].index
+    assert index is not None and torch.equal(index, drawn[1].index) and set(index[0].tolist()) == set(range(14))
+    earned = np.array([x.sum() for x in np.split(paid, ends[:-1] + 1)])
+    own = np.repeat(np.exp((earned - earned.min()) / np.ptp(earned) / 0.5), lengths).cumsum()
+    uniform = torch.rand(1, 200, generator=torch.Generator().manual_seed(4), dtype=torch.float64)[0].numpy()
+    assert index[0].tolist() == np.searchsorted(own, uniform * own[-1], side="right").tolist()
+    batch = drawn[0]
+    for row, k in {row: k for k, row in enumerate(index[0].tolist())}.items():
+        there = range(row, min(row + 3, int(ends[ends >= row][0]) + 1))
+        assert batch.rewards[0, k].item() == pytest.approx(sum(0.5**j * paid[i] for j, i in enumerate(there)), abs=1e-6)
+        assert batch.discounts[0, k].item() == 0.5 ** len(there) * (not terminated[there[-1]])  # type: ignore[index]
+        assert torch.equal(batch.next_observations[0, k], led[there[-1]])  # type: ignore[index]
 
 
 def test_its_limits_are_uniform_rows_and_the_best_episode() -> None:

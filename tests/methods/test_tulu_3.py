@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.nn.functional import logsigmoid
 
 import etude
@@ -222,12 +223,16 @@ SMALL: Any = {"quiet": True, "evaluate": 0, "preset": False, "threads": 1}
 
 
 @pytest.mark.slow
-def test_the_chain_hands_data_policies_and_the_critics_start_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", ["tulu-3-rlvr", "rebel"])
+def test_the_chain_hands_data_policies_and_the_critics_start_on(tmp_path: Path, last: str) -> None:
+    """To a last stage of PPO, whose critic begins as the reward model; or of REBEL, which has no critic."""
     fields = [
         "runs.clean.problems=60", "runs.clean.size=4", "runs.clean.unit=character", "runs.clean.most=1.0",
         "runs.pairs.problems=30", "problems=2", "experience.max_tokens=6", "runs.sft.steps=1", "runs.dpo.steps=1",
         "runs.rm.steps=1", "runs.rlvr.steps=1",
     ]  # fmt: skip
+    if last == "rebel":
+        fields += ["runs.rlvr.method=rebel", "runs.rlvr.set=rewards.missing-end.value=-2.0"]
     run = etude.train(
         "tulu-3", "lookups", model="blank:1x16x2", set=[*fields, "task.leaked=0.1"], out=tmp_path / "r", **SMALL
     )
@@ -238,10 +243,17 @@ def test_the_chain_hands_data_policies_and_the_critics_start_on(tmp_path: Path) 
     assert json.loads((run.folder / "03-pairs" / "data.jsonl").read_text().splitlines()[0]).keys() == {
         "prompt", "chosen", "rejected",
     }  # fmt: skip
-    last = json.loads((run.folder / "06-rlvr" / "method.json").read_text())
-    assert "05-rm" in last["critic"]["model"]
+    made = json.loads((run.folder / "06-rlvr" / "method.json").read_text())
+    assert made["id"] == last
+    if last == "rebel":
+        assert made["critic"] is None and [r["value"] for r in made["rewards"] if "value" in r] == [-2.0]
+    else:
+        assert "05-rm" in made["critic"]["model"]
     begun = json.loads((run.folder / "06-rlvr" / "config.json").read_text())["model"]
     assert "04-dpo" in begun and [line["run"] for line in run.metrics] == [2, 4, 5, 6]
+    trained, before = (load_file(next(folder.rglob("model.safetensors"))) for folder in (
+        run.checkpoint, run.folder / "04-dpo"))  # fmt: skip
+    assert not all(torch.equal(value, before[name]) for name, value in trained.items())
 
 
 def test_another_last_stage_takes_the_place_of_ppo() -> None:

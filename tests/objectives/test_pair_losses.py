@@ -18,6 +18,7 @@ from torch.nn.functional import logsigmoid
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.errors import ConfigError
 from etude.core.registry import get_method
+from etude.methods.preference.refuel import RelativeFutures
 from etude.objectives.links import ContrastiveReward, Hinge, Link, Logistic, SquaredToConstant, SquaredToReward
 from etude.objectives.pairs import (
     AllPairs,
@@ -201,6 +202,17 @@ def test_length_normalised_dpo_is_dpo_with_beta_over_length_at_equal_length(make
     tulu = PairLoss(link=Logistic(beta=5.0), of=LogRatio(per_token=True))
     same(tulu, PairLoss(link=Logistic(beta=5.0 / 4)), 1.0, batch, said)
     same(DPO(beta=5.0 / 4), tulu, 1.0, batch, said)
+
+
+def test_refuel_with_one_turn_is_rebel(make_batch: Make) -> None:
+    """The return of the dialogue is the answer's reward then: (log pi/pi_t (y) - log pi/pi_t (y') - [R - R'])^2."""
+    refuel, rebel = (get_method(name).slots()["objective"] for name in ("refuel", "rebel"))
+    batch, policy = rows(make_batch)
+    same(refuel, rebel, 1.0, batch, policy)
+    m = margin(batch, policy, batch.behaviour_logp)
+    expected = (m - torch.tensor([1.25, 3.0]).double()) ** 2
+    torch.testing.assert_close(refuel(batch, policy)[[0, 3]], expected, rtol=1e-12, atol=1e-14)
+    assert RelativeFutures(size=2).size == get_method("rebel").slots()["experience"].size
 
 
 def test_rebels_gradient_where_it_begins_is_rloos(make_batch: Make) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +17,9 @@ from torch import Tensor
 from etude.core.population import Member, Population
 from etude.learners.q import Critics, QFunctions
 from etude.planners.closed_form import (
+    BestOfSamples,
     Climb,
+    ClosedFormImprovement,
     JensenOperator,
     LogSumExpOperator,
     LowerBound,
@@ -24,8 +28,9 @@ from etude.planners.closed_form import (
     slopes_of,
     stepped,
 )
-from etude.policies.control.mixture import Normals
+from etude.policies.control.mixture import Normals, SquashedMixture
 from etude.policies.control.networks import MLP
+from own_updates import net, q
 
 TWO = Population([Member(0), Member(1)])
 
@@ -178,3 +183,91 @@ def test_a_climb_goes_up() -> None:
     slope = climb.slope(points)
     change = (climb.worth(points + 1e-7 * slope) - climb.worth(points)) / 1e-7
     np.testing.assert_allclose(change.detach(), slope.square().sum(-1).detach(), rtol=1e-3, atol=1e-7)
+
+
+# What is done, in plain numbers: one row after another, each proposal and each critic by itself
+
+
+def of_mixture(made: Critics, seed: int = 0) -> tuple[Any, Tensor, Tensor]:
+    """An actor of three normals, what it sees, [2, 12, 4], and what it says there."""
+    spread = SquashedMixture((-1.0,) * 3, (1.0,) * 3, count=3, least=-5.0, most=2.0)
+    actor: Any = SimpleNamespace(distribution=spread, held={"critic": made})
+    scale = torch.tensor([3.0] * 3 + [0.6] * 9 + [0.3] * 9, dtype=torch.float64)
+    return actor, drawn(2, 12, 4, seed=seed), scale * drawn(2, 12, spread.parameters, seed=seed + 1)
+
+
+def networks_of(made: Critics) -> list[Any]:
+    """Each member's critics, of torch's own layers."""
+    tensors = {f"critic.{name}": x for name, x in made.state_dict().items()}
+    return [[net(tensors, "critic", 3 * p + m) for m in range(3)] for p in range(2)]
+
+
+def plain_bound(networks: list[Any], seen: Tensor, beta: float) -> Callable[[Tensor], Tensor]:
+    """mean - beta std of what three critics say at one row of tanh u, [C, 3] -> [C]."""
+
+    def bound(u: Tensor) -> Tensor:
+        values = torch.stack([q(network, seen.expand(len(u), -1), torch.tanh(u)) for network in networks])
+        mean = values.sum(0) / 3
+        return mean - beta * ((values - mean).square().sum(0) / 2).sqrt()
+
+    return bound
+
+
+def plain_proposals(said: Tensor, bound: Callable[[Tensor], Tensor], log_tau: float) -> tuple[Tensor, list[bool]]:
+    """Steps [4, 3] of log-sum-exp, then Jensen's, and whether each is allowed, of what is said [21] at one row."""
+    chances, means, variances = said[:3].softmax(0), said[3:12].view(3, 3), said[12:].view(3, 3).clamp(-5, 2).exp() ** 2
+    heights = torch.stack([c.log() - 0.5 * (2 * math.pi * s).log().sum() for c, s in zip(chances, variances)])
+    inverses = [c * torch.diag(1 / s) for c, s in zip(chances, variances)]
+    precision = torch.stack(inverses).sum(0)
+    middle = precision.inverse() @ torch.stack([x @ m for x, m in zip(inverses, means)]).sum(0)
+    inside = sum(float(m @ x @ m) for x, m in zip(inverses, means))
+    kappas = [*(2 * (log_tau + heights - heights.max())), 2 * log_tau - inside + middle @ precision @ middle]
+    starts = torch.stack([*means, middle]).requires_grad_()
+    (slopes,) = torch.autograd.grad(bound(starts).sum(), starts)
+    found = []
+    for u, g, matrix, kappa in zip(starts, slopes, [*map(torch.diag, variances), precision.inverse()], kappas):
+        found.append(u.detach() + (kappa.clamp(min=0) / (g @ matrix @ g)).sqrt() * (matrix @ g))
+    return torch.stack(found), [*((chances >= 0.05) | (chances == chances.max())).tolist(), float(kappas[3]) >= 0]
+
+
+def test_what_is_done_is_the_likely_step_that_is_worth_most() -> None:
+    """Equations 10 and 12 of one mixture, the largest mean - beta std of those that are allowed, then tanh."""
+    made, log_tau, beta, which, barred = critics(), 0.6, 0.7, list[int](), 0
+    actor, seen, said = of_mixture(made)
+    networks = networks_of(made)
+    module = ClosedFormImprovement(log_tau=log_tau, beta=beta).build(actor, TWO)
+    with torch.no_grad():
+        actions = module(actor, seen, said)
+    for p, n in np.ndindex(2, 12):
+        bound = plain_bound(networks[p], seen[p, n], beta)
+        points, allowed = plain_proposals(said[p, n], bound, log_tau)
+        worth = bound(points).tolist()
+        best = max((k for k in range(4) if allowed[k]), key=worth.__getitem__)
+        torch.testing.assert_close(actions[p, n], torch.tanh(points[best]), atol=1e-9, rtol=0)
+        which.append(best)
+        barred += max(worth) > worth[best]
+    assert {*which} == {0, 1, 2, 3} and barred > 1
+
+
+def test_of_samples_the_one_is_done_that_is_worth_most() -> None:
+    """Which normal, by Gumbel's noise, and where in it, for each of a member's own numbers; never a worse one."""
+    made, beta = critics(), 0.7
+    actor, seen, said = of_mixture(made, seed=4)
+    module: Any = BestOfSamples(count=5, beta=beta).build(actor, TWO).double()
+    with torch.no_grad():
+        actions = module(actor, seen, said)
+    noise, networks, which = module.noise, networks_of(made), list[int]()
+    assert noise.shape == (2, 5, 6) and not torch.equal(*noise)
+    for p, n in np.ndindex(2, 12):
+        logits, means, log_stds = said[p, n, :3], said[p, n, 3:12].view(3, 3), said[p, n, 12:].view(3, 3)
+        points = []
+        for gumbel, normal in zip(*noise[p].split([3, 3], -1)):
+            k = int((logits + gumbel).argmax())
+            points.append(means[k] + log_stds[k].clamp(-5, 2).exp() * normal)
+        with torch.no_grad():
+            worth = plain_bound(networks[p], seen[p, n], beta)(torch.stack(points))
+            done = plain_bound(networks[p], seen[p, n], beta)(torch.atanh(actions[p, n])[None])
+        which.append(int(worth.argmax()))
+        torch.testing.assert_close(actions[p, n], torch.tanh(points[which[-1]]), atol=1e-9, rtol=0)
+        assert bool((done >= worth - 1e-9).all())
+    assert len({*which}) > 2

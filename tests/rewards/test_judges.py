@@ -175,6 +175,52 @@ def test_a_score_is_from_0_to_1(value: float) -> None:
         Told().bind().score(cases("a"), run())
 
 
+class Short(Judge):
+    """Loses the last case."""
+
+    def scores(self, cases: Sequence[Case], context: Any) -> list[float]:
+        return [0.5] * (len(cases) - 1)
+
+
+class ShortMemory(RememberingJudge, Short):
+    """Loses the last of those that it is asked about."""
+
+
+@pytest.mark.parametrize("judge", [Short(), ShortMemory()])
+def test_a_score_for_each_case_is_asked_for(judge: Judge) -> None:
+    with pytest.raises(
+        RewardError, match=rf"{type(judge).__name__} gave 3 scores for 4 cases: its `scores` must .* None"
+    ):
+        judge.bind().score(cases("a", "b", "c", "d"), run())
+
+
+def test_what_was_said_before_does_not_count_as_a_case() -> None:
+    judge = ShortMemory().bind()
+    judge.state["said"] = {case.key: 0.5 for case in cases("a", "b")}
+    with pytest.raises(RewardError, match="ShortMemory gave 1 scores for 2 cases"):
+        judge.score(cases("a", "b", "c", "d"), run())
+    assert judge.score(cases("a", "b"), run()) == [0.5, 0.5]
+
+
+class Worded(Judge):
+    """Says it in words."""
+
+    word: ClassVar[Any] = "yes"
+
+    def scores(self, cases: Sequence[Case], context: Any) -> list[float]:
+        return [self.word] * len(cases)
+
+
+@pytest.mark.parametrize("value", ["yes", "0.5", [1.0]])
+def test_what_is_no_number_is_named(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worded, "word", value)
+    Told.table = {"a": value}
+    for judge in (Told(), Worded()):
+        with pytest.raises(RewardError) as refused:
+            judge.bind().score(cases("a"), run())
+        assert f"{type(judge).__name__} must score from 0 to 1, got {value!r} for the answer 'a'" in str(refused.value)
+
+
 # The most of a rule and a judge
 
 
@@ -276,6 +322,7 @@ def functions(tmp_path: Path) -> Path:
         "    if given == 'hang': time.sleep(60)\n"
         "    return None if given == 'none' else given[:1] == wanted[0][:1]\n"
         "def large(prompt, given, wanted): return 2\n"
+        "def worded(prompt, given, wanted): return 'yes'\n"
     )
     return path
 
@@ -295,6 +342,10 @@ def test_a_function_judges_and_fails_by_itself(functions: Path) -> None:
     with pytest.raises(RewardError, match=r"must score from 0 to 1, got 2\.0"):
         other.score(cases("7"), run())
     other.close()
+    worded = FunctionJudge(function=f"{functions}:worded").bind()
+    with pytest.raises(RewardError, match="FunctionJudge must score from 0 to 1, got 'yes' for the answer '7'"):
+        worded.score(cases("7"), run())
+    worded.close()
 
 
 def test_who_is_asked_must_be_named() -> None:

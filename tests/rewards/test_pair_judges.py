@@ -183,6 +183,23 @@ def test_a_function_says_which_is_better(tmp_path: Any) -> None:
     assert [o and (o.chance, o.unanimous) for o in found] == [(1.0, True), (0.5, False)]
 
 
+@pytest.mark.slow
+def test_a_function_that_says_it_in_words_is_told_what_it_said(tmp_path: Any) -> None:
+    (tmp_path / "mine.py").write_text("def better(prompt, given, wanted):\n    return 'yes'\n")
+    judge = FunctionPairJudge(function=f"{tmp_path / 'mine.py'}:better").bind()
+    try:
+        with pytest.raises(RewardError, match="FunctionPairJudge must score from 0 to 1, got 'yes' for the answer 'a'"):
+            judge.compare([Duel(ASKED, "a", "b")], run())
+    finally:
+        judge.close()
+
+
+def test_a_pair_judge_that_loses_an_order_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ordered, "scores", lambda self, cases, context: [0.5] * (len(cases) - 1))
+    with pytest.raises(RewardError, match="Ordered gave 3 scores for 4 cases"):  # two duels in both orders
+        Ordered().bind().compare([Duel(ASKED, "a", "b"), Duel(ASKED, "c", "d")], run())
+
+
 # What they see
 
 
@@ -223,6 +240,18 @@ def test_a_judge_is_an_oracle() -> None:
     wins = Wins(oracle=ByJudge(judge=SimulatedJudge(beta=None))).bind().rescore_in(batch, run())
     assert wins[0] == 0 and wins.sum() == 3
     assert sorted(AgainstOneOther(oracle=oracle).bind().rescore_in(batch, run()).tolist()) == [-1, -1, 0]
+
+
+def test_answers_that_differ_in_thought_alone_are_a_tie() -> None:
+    """By a teacher who counts characters, so that whoever saw the thought would prefer the longer one."""
+    batch, one, two = rows("00</think>3", "1</think>3", "9</think>33"), torch.tensor([0, 0]), torch.tensor([1, 2])
+    context = run()
+    context.task.score = lambda problem, text: float(len(text))
+    behind = ByJudge(judge=SimulatedJudge(), sees=AfterThinking()).bind()
+    assert behind.chances(batch, one, two, context).tolist() == pytest.approx([0.5, 1 / (1 + math.exp(1.0))], abs=1e-6)
+    assert behind.prefers(batch, two, one, context).tolist() == [False, True]
+    whole = ByJudge(judge=SimulatedJudge()).bind().chances(batch, one, two, context)
+    assert float(whole[0]) == pytest.approx(1 / (1 + math.exp(-1.0)), abs=1e-6)
 
 
 def test_a_judge_that_says_nothing_makes_a_tie_and_too_often_ends_the_run() -> None:

@@ -92,6 +92,12 @@ def test_a_judge_of_before_says_how_its_steps_end() -> None:
     assert part == StepVerdicts(splitter=AtSeparator(separator=">"), weight=2.0)
 
 
+def test_a_separator_that_no_token_holds_is_refused(make_batch: Make) -> None:
+    batch = make_batch([[97, 44, 98]])
+    with pytest.raises(ConfigError, match=r"AtSeparator\.separator ', ' is in no single token of this model"):
+        AtSeparator(separator=", ").step(batch, TOKENIZER)
+
+
 def test_a_separator_is_text() -> None:
     with pytest.raises(ConfigError, match="the text that ends a step"):
         AtSeparator(separator="")

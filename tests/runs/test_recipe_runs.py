@@ -12,6 +12,7 @@ import torch
 import etude
 from etude.core.errors import ConfigError, DataError
 from etude.core.recipe import Recipe
+from etude.policies.language import LanguagePolicy
 from etude.runs.kinds.recipe import SEEDS_APART
 from etude.runtime import checkpoints
 from etude.stages.chain import Collect, Train
@@ -188,16 +189,29 @@ def test_completions_are_handed_on_as_worked_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_reward_model_is_handed_on_by_name(tmp_path: Path) -> None:
+def test_a_reward_model_is_handed_on_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is loaded once, however many steps ask it, and no checkpoint has a copy of it."""
     recipe = chain(
         Train(called="judge", method="reward-model", task="preferences", steps=1, set=("problems=4",)),
-        Train(called="rl", method="grpo", steps=1, begins="start",
+        Train(called="rl", method="grpo", steps=3, begins="start",
               set=("problems=2", "rewards=reward-model", "rewards.reward-model.model={judge}")),
     )  # fmt: skip
-    made = etude.train(recipe, "preferences", out=tmp_path / "chain", **QUICK)
+    loaded, load = list[str](), LanguagePolicy.load.__func__  # type: ignore[attr-defined]  # of a class method
+    monkeypatch.setattr(
+        LanguagePolicy, "load", classmethod(lambda cls, name, **how: (loaded.append(name), load(cls, name, **how))[1])
+    )
+    made = etude.train(recipe, "preferences", out=tmp_path / "chain", checkpoint_every=1, **QUICK)
     method = json.loads((made.folder / "02-rl" / "method.json").read_text())
     assert made.folder / "01-judge" in Path(method["rewards"][0]["model"]).parents
-    assert [line["run"] for line in made.metrics] == [1, 2]
+    assert [line["run"] for line in made.metrics] == [1, 2, 2, 2]
+    assert [name for name in loaded if "01-judge" in str(name)] == [method["rewards"][0]["model"]]
+    (file,) = Path(method["rewards"][0]["model"]).glob("value_head.safetensors")
+    head = [value for value in checkpoints.load_tensors(file).values() if value.numel() > 1]
+    files = sorted((made.folder / "02-rl" / "checkpoints").rglob("*.safetensors"))
+    kept = [(f.name, name, value) for f in files for name, value in checkpoints.load_tensors(f).items()]
+    assert len(head) == 1 and bool(head[0].any()) and len(kept) > 20
+    assert not [file for file, *_ in kept if "value_head" in file]
+    assert not any(value.shape == head[0].shape and torch.equal(value, head[0]) for *_, value in kept)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import torch
 from test_runtime_kill import half, intercept, killed, operations
 from toyloop import open_folder
 
+from etude.core.edit import set_values
 from etude.core.errors import RunFolderError
 from etude.core.population import Member
 from etude.experience import images, store
@@ -24,6 +25,8 @@ from etude.runtime import checkpoints, disk, environment, round_trip
 from etude.runtime.progress import Progress
 from etude.runtime.run import Run
 from etude.tasks.control.cartpole import cartpole
+from etude.tasks.control.logged import LoggedTask
+from log_toys import logged_task, small_logged, small_onward
 from replay_toys import REPLAY, small
 from spot_toys import SIDE, SpotTask, seeing
 
@@ -44,6 +47,21 @@ def seeing_loop() -> OffPolicyLoop:
     return OffPolicyLoop(method, SpotTask(), [Member(3), Member(4)], STEPS, block=12)
 
 
+ONWARD_STEPS = 4
+"""Two of them on logs, two in the environment."""
+
+
+def on_logs(task: LoggedTask) -> OffPolicyLoop:
+    """Nobody acts, and a transform of the logs is a part of the policy."""
+    return OffPolicyLoop(small_logged("td3-bc"), task, [Member(3), Member(4)], STEPS, block=12)
+
+
+def onward(name: str, task: LoggedTask) -> OffPolicyLoop:
+    """From logs to the environment in the middle: 10 steps are acted before the first update, and 14 in all."""
+    method = set_values(small_onward(name), {"critic.count": 2})
+    return OffPolicyLoop(method, task, [Member(3), Member(4)], ONWARD_STEPS, block=7)
+
+
 def go(path: Path, steps: int = STEPS, made: Callable[[], OffPolicyLoop] = loop) -> Any:
     with open_folder(path) as folder:
         progress = Progress(steps, quiet=True)
@@ -60,11 +78,16 @@ def outcome(path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The outcome of the run never stopped; a file has four rows of both members."""
+def only_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run's changes to the disk those that are its own, and no question to the system that takes long."""
     recorded = environment.record(0)
     monkeypatch.setattr(environment, "record", lambda seed: recorded)
     monkeypatch.setattr(round_trip, "room", lambda *_: False)  # what is written to look at a checkpoint is not counted
+
+
+@pytest.fixture
+def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_its_own: None) -> dict[str, Any]:
+    """The outcome of the run never stopped; a file has four rows of both members."""
     monkeypatch.setattr(store, "STRETCH", 4 * 2 * (4 + 1 + 4 + 3) * 4)
     go(tmp_path / "whole")
     return outcome(tmp_path / "whole")
@@ -106,12 +129,42 @@ def test_killed_at_every_write_with_what_is_stored(tmp_path: Path, whole: dict[s
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("only_its_own")
+def test_killed_at_every_write_while_it_learns_from_logs(tmp_path: Path) -> None:
+    """Nothing is stored, so a checkpoint has no file of rows."""
+    run = partial(go, made=partial(on_logs, logged_task(tmp_path)))
+    run(tmp_path / "whole")
+    whole = outcome(tmp_path / "whole")
+    assert not [name for name in whole if name.startswith("replay/")] and whole["metrics"][-1]["updates"] == 36
+    run(tmp_path / "begun", BEGUN)
+    names = operations(shutil.copytree(tmp_path / "begun", tmp_path / "count"), run)
+    assert names.count("write_tensors") > 1
+    assert_every_kill_is_survived(tmp_path, whole, run, names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["wsrl", "cal-ql-online"])
+@pytest.mark.usefixtures("only_its_own")
+def test_killed_at_every_write_around_the_handover(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the step before it to the end: of logs alone, exactly at it, and with steps of its own in the ring."""
+    monkeypatch.setattr(store, "STRETCH", 7 * 2 * (3 + 1 + 3 + 3) * 4)  # a file has seven rows of both members
+    run = partial(go, steps=ONWARD_STEPS, made=partial(onward, name, logged_task(tmp_path)))
+    run(tmp_path / "whole")
+    whole = outcome(tmp_path / "whole")
+    assert len([file for file in whole if file.startswith("replay/")]) == 2
+    acted, updates = ([line.get(key) for line in whole["metrics"]] for key in ("environment_steps", "updates"))
+    assert acted == [None, None, 7, 14] and updates[:3] == [7, 14, 14] and updates[3] > 14
+    run(tmp_path / "begun", steps=1)
+    names = operations(shutil.copytree(tmp_path / "begun", tmp_path / "count"), run)
+    assert (names.count("link"), names.count("rename"), names.count("write_tensors")) == (1, 7, 8)
+    assert_every_kill_is_survived(tmp_path, whole, run, names)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("only_its_own")
 def test_killed_at_every_write_with_images_that_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames of rows, those before the oldest and after the newest, and the true last ones of episodes."""
     run = partial(go, made=seeing_loop)
-    recorded = environment.record(0)
-    monkeypatch.setattr(environment, "record", lambda seed: recorded)
-    monkeypatch.setattr(round_trip, "room", lambda *_: False)
     monkeypatch.setattr(store, "STRETCH", 4 * 2 * (SIDE**2 + 5 * 4) // images.FILE)
     run(tmp_path / "whole")
     whole = outcome(tmp_path / "whole")

@@ -138,7 +138,7 @@ def _lines(told: dict[str, Any]) -> Iterator[str]:
     if told["imitable"]:
         yield f"  {IMITABLE}"
     elif told["tq"] is not None and told["tq"] >= BEST:
-        yield "  Its episodes earn what the best policy known earns: imitation is optimal already, whatever else is tried."
+        yield "  Its episodes earn what the best policy known does: imitation is optimal already, whatever is tried."
     yield from (f"  {note}" for note in told["notes"])
 
 

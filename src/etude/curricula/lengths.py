@@ -71,14 +71,15 @@ class WithinLengths(Curriculum):
 class Retrospective(Curriculum):
     """Mixes problems of an earlier run into those of another curriculum, by 1 / their last mean reward m.
 
-    diff(x) = 1 / max(m(x), 1 / cap), so that those never solved come first, `cap` times as often as those always
-    nearly solved; m = 1 never comes. m is from the problem's last group of completions, in this run or before. No
-    problem comes twice in a step.
+    diff(x) = 1 / max(m(x), 1 / cap): the lower m, the more often, those nearly always solved `cap` times as rarely as
+    those never solved. These weigh as much as all with m <= 1 / cap: with 8, and groups of 8, as those solved once.
+    m = 1 never comes. m is from the problem's last group of completions, in this run or before. No problem comes twice
+    in a step.
 
     Args:
         run: the earlier run, its folder or a checkpoint, which kept this record; '': there is none.
         share: of a step's problems; exact on average where that is no whole number.
-        cap: the largest 1 / m.
+        cap: the largest 1 / m; above the size of a group never solved ones are preferred to all others.
         size: how many of the pool's problems are looked at for those of the earlier run.
         of: where the others come from.
 

@@ -176,16 +176,20 @@ def evaluate_judging(
             "'steps' (a list of texts) and 'label' (the number of the first wrong one, or -1)."
         )
     own = evaluate_problems(policy, task, chosen, split, samples=samples, seed=seed, experience=experience)
-    references = [row[0].completion if judging == "self-ref" else None for row in own.episodes]
+
+    def beside(i: int, n: int) -> str | None:
+        """The solution in view while another is judged: the next one; of a single one that it is."""
+        row = own.episodes[i]
+        return row[n % len(row)].completion if judging == "self-ref" else None
 
     def verdicts(asked: Sequence[Problem], count: int) -> list[list[int | None]]:
         found = evaluate_problems(policy, task, asked, split, samples=count, seed=seed, experience=experience)
         return [[verdict(e.completion) for e in row] for row in found.episodes]
 
-    said = verdicts([question(p, steps, f"given/{n}", references[i]) for n, (i, p, steps, _) in enumerate(given)], 1)
+    said = verdicts([question(p, steps, f"given/{n}", beside(i, 0)) for n, (i, p, steps, _) in enumerate(given)], 1)
     mine = verdicts(
         [
-            question(p, task.solution_steps(e.completion), f"own/{n}", references[i])
+            question(p, task.solution_steps(e.completion), f"own/{n}", beside(i, n + 1))
             for i, p in enumerate(chosen) for n, e in enumerate(own.episodes[i])
         ],
         judges,

@@ -22,6 +22,8 @@ from etude.experience.rollout import Start, rollout
 HINT = "\nThe following text is the beginning part of the answer, which you can refer to:\n{}\n"
 """GHPO's words."""
 RETRY = "\n{}\nThe right answer follows.\n"
+LOOKED_AT = 100
+"""Problems of a task among which one with a worked answer is looked for."""
 Prompt = str | Sequence[Message]
 
 
@@ -87,8 +89,8 @@ class Critic(Part, abstract=True):
 
     slot = "critic"
 
-    def say(self, attempts: Sequence[Episode], context: Context) -> list[str]:
-        """A sentence about each."""
+    def say(self, attempts: Sequence[Episode], context: Context) -> Sequence[str | None]:
+        """A sentence about each; None where there is nothing to go by."""
         raise NotImplementedError
 
 
@@ -126,6 +128,8 @@ class FirstWrongStep(Critic):
         right: what is said where none differs.
         wrong: what is said, {} for the number.
 
+    Attempts at problems without a worked answer are not mended.
+
     >>> FirstWrongStep().sentence("8,16,18", "8,17,19"), FirstWrongStep().sentence("8,17", "8,17")
     ('wrong at step 2', 'right')
     """
@@ -150,9 +154,10 @@ class FirstWrongStep(Critic):
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(said, steps)))
         return self.wrong.replace("{}", str(same + 1))
 
-    def say(self, attempts: Sequence[Episode], context: Context) -> list[str]:
-        said = [self.sentence(e.completion, context.task.demonstration(e.problem) or "") for e in attempts]
-        count_shown(said, context)
+    def say(self, attempts: Sequence[Episode], context: Context) -> list[str | None]:
+        answers = [context.task.demonstration(e.problem) for e in attempts]
+        said = [None if a is None else self.sentence(e.completion, a) for e, a in zip(attempts, answers)]
+        count_shown(filter(None, said), context)
         return said
 
 
@@ -203,8 +208,10 @@ class AttemptAndCritique(Shown):
 
     def starts(self, attempts: Sequence[Episode], stage: int, context: Context) -> list[Start | None]:
         said = self.critic.say(attempts, context)
-        prompts = [self.prompt(e.problem.prompt, e.completion, c) for e, c in zip(attempts, said)]
-        return [_again(e, prompt, stage) for e, prompt in zip(attempts, prompts)]
+        return [
+            None if c is None else _again(e, self.prompt(e.problem.prompt, e.completion, c), stage)
+            for e, c in zip(attempts, said)
+        ]
 
 
 def count_shown(texts: Iterable[str], context: Context) -> None:
@@ -252,7 +259,11 @@ def _again(attempt: Episode, prompt: Prompt, stage: int, what: str = "look") -> 
 
 
 def without_answers(task: Task) -> str | None:
-    if not isinstance(task, LanguageTask) or task.demonstration(task.problems("train")[0]) is not None:
+    """What a task says which of its first problems have no worked answer, none of them."""
+    if not isinstance(task, LanguageTask):
+        return None
+    pool = task.problems("train")
+    if any(task.demonstration(pool[i]) is not None for i in range(min(LOOKED_AT, len(pool)))):
         return None
     return (
         f"Problems of task {task.id!r} have no worked answer to show: give data files a 'completion' column (or "

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch
 from etude.core.episodes import Episode, Problem, StopReason
-from etude.core.fields import Count
+from etude.core.fields import Count, Probability
 from etude.core.slots import Context, Filter, TokenAdvantages, TokenReward
 from etude.core.task import LanguageTask, Task
 from etude.experience.groups import Groups
@@ -144,9 +144,12 @@ class VisitShares(TokenAdvantages):
 
 
 class GuidePotential(TokenReward):
-    """Phi(s') - Phi(s) on the last token of each step, Phi being what the search's guide said of the answer so far.
+    """gamma Phi(s') - Phi(s) of each token, Phi being what the search's guide said of the answer so far.
 
-        r'_t = r_t + Phi(s_{t+1}) - Phi(s_t),    sum_t r'_t = sum_t r_t,    Phi = 0 before the first step and at the end
+        r'_t = r_t + gamma Phi(s_{t+1}) - Phi(s_t),    sum_t gamma^t r'_t = sum_t gamma^t r_t
+
+    Phi = 0 before the first step and at the end, and changes with the last token of a step: inside of one a token gets
+    (gamma - 1) Phi, nothing at gamma = 1.
 
     Shaping by a potential moves reward to where the guide saw it come, and changes neither what an answer is worth nor
     which policy is best (Ng et al., ICML 1999). A step that the guide was not asked about has Phi of the one before it.
@@ -156,6 +159,7 @@ class GuidePotential(TokenReward):
 
     Args:
         weight: of Phi.
+        gamma: the discount of the advantages; refused where theirs is another.
 
     An answer of three steps, after which the guide said 0.5, 0.75 and 1:
 
@@ -167,19 +171,26 @@ class GuidePotential(TokenReward):
     """
 
     weight: float = 1.0
+    gamma: Probability = 1.0
 
     def objection(self, method: Method) -> str | None:
+        theirs = getattr(method.slots().get("advantages"), "gamma", self.gamma)
+        if theirs != self.gamma:
+            return (
+                f"shapes rewards for a discount of {self.gamma:g}, and the advantages have one of {theirs:g}, so that "
+                f"what an answer is worth would change: set rewards.{self.name}.gamma={theirs:g}."
+            )
         return _unsearched(method, "what a search's guide said of steps")
 
     def shape(self, batch: TokenBatch) -> Tensor:
         assert batch.step is not None
         shaped = torch.zeros_like(batch.rewards)
         for row, episode in enumerate(batch.episodes):
-            before, worth = 0.0, self._potentials(episode.info[WORTH])
-            for number, after in enumerate(worth):
-                last = int((batch.step[row] == number).nonzero()[-1])
-                shaped[row, last] = self.weight * (after - before)
-                before = after
+            said = (batch.step[row] >= 0).nonzero()[:, 0]
+            phi = batch.rewards.new_tensor([0.0, *self._potentials(episode.info[WORTH])], dtype=torch.float64)
+            before = phi[batch.step[row, said]]  # what was known when its step began
+            after = torch.cat([before[1:], phi[-1:]])
+            shaped[row, said] = (self.weight * (self.gamma * after - before)).to(shaped)
         return shaped
 
     @staticmethod

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -101,15 +100,12 @@ class Judge(Part, abstract=True):
     def score(self, cases: Sequence[Case], context: Context) -> list[float | None]:
         """The same, counted in the step's metrics: cases `asked`, of them `cached`, `accepted` and `failed`.
 
-        Raises: RewardError for what is no number in [0, 1].
+        Raises: RewardError for what is no number in [0, 1], or where there are more or fewer of them than cases.
         """
         said, cached = self._answers(cases, context)
         for case, value in zip(cases, said, strict=True):
             if value is not None and not 0 <= value <= 1:
-                raise RewardError(
-                    f"{type(self).__name__} must score from 0 to 1, got {value!r} for the answer {case.given!r}, where "
-                    f"{' '.join(case.wanted)!r} was wanted."
-                )
+                raise self._no_score(value, case)
         accepted = sum(v is not None and v >= self.least for v in said)
         counts = {"asked": len(cases), "cached": cached, "accepted": accepted, "failed": said.count(None)}
         if (work := getattr(context.policy, "work", None)) is not None:
@@ -136,8 +132,32 @@ class Judge(Part, abstract=True):
         return parted(self.score(asked, context), [len(answers) for _, answers in lists])
 
     def _answers(self, cases: Sequence[Case], context: Context) -> tuple[list[float | None], int]:
-        """What it says of each case, and how many of them it did not have to be asked about."""
-        return [_number(v) for v in self.scores(cases, context)] if cases else [], 0
+        """What it says of each case, and how many of them it did not have to be asked about.
+
+        Raises: RewardError for more or fewer scores than cases, or one that is no number.
+        """
+        said = self.scores(cases, context) if cases else []
+        if len(said) != len(cases):
+            raise RewardError(
+                f"{type(self).__name__} gave {len(said)} scores for {len(cases)} cases: its `scores` must return one "
+                "for each of them, in their order, and None where it has no answer."
+            )
+        return [self._number(value, case) for value, case in zip(said, cases)], 0
+
+    def _number(self, value: object, case: Case) -> float | None:
+        """A score as a number; what is not finite stays so, to be refused by its range."""
+        if value is None:
+            return None
+        if not hasattr(value, "__float__"):
+            raise self._no_score(value, case)
+        return float(value)
+
+    def _no_score(self, value: object, case: Case) -> RewardError:
+        """What to say of a value that is no number in [0, 1]."""
+        return RewardError(
+            f"{type(self).__name__} must score from 0 to 1, got {value!r} for the answer {case.given!r}, where "
+            f"{' '.join(case.wanted)!r} was wanted."
+        )
 
 
 class RememberingJudge(Judge, abstract=True):
@@ -283,8 +303,3 @@ def parted(values: Sequence[float | None], sizes: Sequence[int]) -> list[list[fl
         own = [next(left) for _ in range(size)]
         found.append(None if None in own else [float(v) for v in own if v is not None])
     return found
-
-
-def _number(value: object) -> float | None:
-    """A score as a number; what is not finite stays so, to be refused."""
-    return None if value is None else float(value) if hasattr(value, "__float__") else math.nan

@@ -10,6 +10,8 @@ from etude.core.batches import TokenBatch
 from etude.core.fields import Count, NonNegative, Positive
 from etude.core.part import Need
 from etude.core.slots import TokenReward
+from etude.objectives.links import Link
+from etude.objectives.pairs import ReferencePolicy
 
 if TYPE_CHECKING:
     from etude.core.method import Method
@@ -37,16 +39,31 @@ class KLPenalty(TokenReward):
     coefficient: NonNegative = 0.05
 
     def objection(self, method: Method) -> str | None:
-        if Need.REFERENCE_LOGP in method.needs("regularizers"):
-            return (
-                "takes the divergence from the reference off the reward, and a regularizer adds it to the loss, so "
-                "that it would count twice: leave one of them out."
-            )
-        return None
+        if (other := _counts_it_too(method)) is None:
+            return None
+        return (
+            f"takes the divergence from the reference off the reward, and {other}, so that it would count twice: "
+            "leave one of them out."
+        )
 
     def shape(self, batch: TokenBatch) -> Tensor:
         assert batch.reference_logp is not None
         return -self.coefficient * (batch.behaviour_logp - batch.reference_logp) * batch.action_mask
+
+
+def _counts_it_too(method: Method) -> str | None:
+    """What else holds a method with one of these penalties near its reference, as half of a sentence."""
+    inside = [(path.partition(".")[0], part) for path, part in method.parts().items()]
+    paid = [type(part).__name__ for slot, part in inside if slot == "rewards" and isinstance(part, KLPenalty)]
+    learned = [part for slot, part in inside if slot == "objective"]
+    if Need.REFERENCE_LOGP in method.needs("regularizers"):
+        return "a regularizer adds it to the loss"
+    if len(paid) > 1:
+        return f"{len(paid)} rewards do ({' and '.join(paid)})"
+    if any(isinstance(part, ReferencePolicy) for part in learned):
+        regressed = [part.name for part in learned if isinstance(part, Link) and not part.orders]
+        return f"objective.link={regressed[0]} makes log(pi / reference) equal to rewards" if regressed else None
+    return None
 
 
 class AdaptiveKLPenalty(KLPenalty):

@@ -60,6 +60,7 @@ class GradedReward(Reward):
     """`right` for a success, `malformed` for one that has not the form of an answer, `wrong` for all else.
 
     Args:
+        unformed: for what is no success and has not the form of an answer; None: `wrong`.
         pattern: as of `FormatReward`.
 
     Raises: ConfigError if `pattern` is no regular expression.
@@ -75,6 +76,7 @@ class GradedReward(Reward):
     right: float = 1.0
     malformed: float = 1.0
     wrong: float = -1.0
+    unformed: float | None = None
     pattern: str = ""
 
     def check(self) -> None:
@@ -84,9 +86,10 @@ class GradedReward(Reward):
         return [self._grade(e, context) for e in episodes]
 
     def _grade(self, episode: Episode, context: Context) -> float:
-        if not context.task.success(episode):
-            return self.wrong
-        return self.right if formed(episode, self.pattern, context) else self.malformed
+        of_form = formed(episode, self.pattern, context)
+        if context.task.success(episode):
+            return self.right if of_form else self.malformed
+        return self.wrong if of_form or self.unformed is None else self.unformed
 
 
 class FormatGate(TokenReward):

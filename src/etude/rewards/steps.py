@@ -41,6 +41,8 @@ class AtSeparator(Splitter):
 
     Shapes: tokens [B, T] -> [B, T].
 
+    Raises: ConfigError for a separator that no single token holds.
+
     >>> from types import SimpleNamespace as Rows
     >>> rows = Rows(tokens=torch.tensor([[97, 44, 98, 99]]), action_mask=torch.ones(1, 4).bool())
     >>> class Letters:
@@ -58,6 +60,11 @@ class AtSeparator(Splitter):
 
     def begins(self, batch: TokenBatch, tokenizer: PreTrainedTokenizerBase) -> Tensor:
         held = holding(self.separator, tokenizer).to(batch.tokens.device)
+        if not held.any():
+            raise ConfigError(
+                f"AtSeparator.separator {self.separator!r} is in no single token of this model, so that no step would "
+                "end: give a text that one token holds, as ','."
+            )
         return turn_begins(batch) | before(batch.action_mask & held[batch.tokens])
 
 

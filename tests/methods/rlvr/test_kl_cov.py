@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from etude.core.batches import TokenBatch, TokenLogProbs
-from etude.core.edit import set_value
+from etude.core.edit import set_value, stack
 from etude.core.errors import ConfigError
 from etude.core.fit import check
 from etude.core.registry import get_method
@@ -164,6 +164,22 @@ def test_one_update_of_each_batch_is_said_to_change_nothing() -> None:
 def test_a_band_that_ends_before_it_begins_is_refused() -> None:
     with pytest.raises(ConfigError, match="lower must be below upper, got 5 and 1"):
         CovarianceClip(lower=5.0, upper=1.0)
+
+
+def test_a_clip_that_is_not_the_objectives_is_refused() -> None:
+    method: Any = get_method("clip-cov")
+    wider = set_value(method, "objective.high=0.28")
+    with pytest.raises(ConfigError, match=r"0.2 below and 0.2 above.*objective's is 0.2 and 0.28: set token_weights"):
+        check(wider)
+    check(set_value(wider, "token_weights.covariance-clip.high=0.28"))
+    check(method.replace(objective=get_method("kl-cov").slots()["objective"]))
+
+
+def test_on_dapo_the_clip_is_that_of_clip_cov() -> None:
+    stacked = stack(get_method("dapo"), ["clip-cov"])
+    check(stacked)
+    clip, part = stacked.slots()["objective"], stacked.slots()["token_weights"][0]
+    assert (clip.low, clip.high) == (part.low, part.high) == (0.2, 0.2)
 
 
 def test_exhaustion_fits_a_noisy_curve_as_scipy_does() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -110,6 +111,87 @@ def test_stored_first_a_wrong_answer_explores_nothing() -> None:
     assert paid(part, [episode("p", "qrs", 0)], 1) == [0]
 
 
+class AsReleased:
+    """The two rewards of the released code, a response at a time, over one problem's texts in float64."""
+
+    def __init__(self, window: int, after: int) -> None:
+        self.known: dict[bool, list[Any]] = {True: [], False: []}
+        self.past: dict[bool, list[float]] = {True: [], False: []}
+        self.keys, self.window, self.after = set[str](), window, after
+
+    def share(self, right: bool, number: float) -> float:
+        self.past[right] = [*self.past[right], number][-self.window :]
+        low, high = min(self.past[right]), max(self.past[right])
+        return (number - low) / (high - low) if high > low else float(right)  # 1 - 1: exploit is 0 as well
+
+    def __call__(self, asked: str, said: str, right: bool) -> float:
+        vector = embedded([said], PLACES, 3)[0].double().numpy()
+        self.known[right].append(vector)
+        if not right:
+            self.keys.add(asked)
+        total = 0.0
+        if self.known[True]:
+            total += 1 - self.share(True, float(np.linalg.norm(vector - np.mean(self.known[True], axis=0))))
+        if self.known[False] and len(self.keys) >= self.after:
+            total += self.share(False, 1 - max(float(vector @ other) for other in self.known[False]))
+        return total
+
+
+TRACE = [("abc", 1), ("xyz", 0), ("abd", 1), ("xya", 1), ("bcd", 0), ("abc", 1), ("qab", 0), ("cxy", 1)]
+
+
+@pytest.mark.parametrize("window", [2, 3, 100])
+def test_stored_first_each_answer_is_stored_just_before_it_is_scored(window: int) -> None:
+    """The third of a batch is compared with the first two and itself, the first with itself alone."""
+    part, release = bound(order="store-first", window_of="scores", window=window), AsReleased(window, 0)
+    for step, rows in enumerate((TRACE[:3], TRACE[3:7], TRACE[7:])):
+        found = paid(part, [episode("p", said, right) for said, right in rows], step)
+        assert found == pytest.approx([release("p", said, bool(right)) for said, right in rows], abs=2e-4), step
+
+
+def test_exploring_waits_for_so_many_problems_that_were_failed_at() -> None:
+    part = bound(explore_after=2, exploit=0.0)
+    asked = [episode("p", "xyz", 0), episode("p", "abc", 0), episode("q", "abc", 1)]
+    fresh = [episode("p", "xyz", 0), episode("p", "klm", 0)]
+    paid(part, asked, 0)
+    assert paid(bound_like(part), fresh, 1) == [0, 0], "failures at p alone are known"
+    paid(part, [episode("q", "xyz", 0)], 2)
+    assert paid(part, fresh, 3) == [0, 1]
+
+
+def test_rows_that_nobody_sampled_and_auxiliary_ones_are_not_remembered() -> None:
+    for order in ("score-first", "store-first"):
+        part = bound(order=order)
+        episodes = [episode("p", said, right) for said, right in TRACE[:4]]
+        episodes[1].written, episodes[2].auxiliary = True, True
+        paid(part, episodes, 0)
+        kept = torch.cat([part.state[name]["said"] for name in ("successes", "failures")])
+        assert torch.equal(kept, embedded(["abc", "xya"], PLACES, 3)), order
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.lists(st.floats(-2, 2, width=32), max_size=4)), min_size=1, max_size=8),
+    st.integers(1, 4),
+)  # fmt: skip
+def test_numbers_are_shares_of_the_range_of_the_last_steps(steps: list[tuple[int, list[float]]], window: int) -> None:
+    """Identity (3) of the row, against all numbers of the last `window` steps, of which some are left out."""
+    part, now, past = bound(window=window), 0, list[tuple[int, float]]()
+    for ahead, values in steps:
+        now += ahead
+        numbers = torch.tensor(values)
+        past += [(now, value) for value in values]
+        part._widen({"exploit": numbers}, now)
+        shares = part._share("exploit", numbers).tolist()
+        seen = [value for step, value in past if now - step < window]
+        low, high = min(seen, default=0.0), max(seen, default=0.0)
+        assert all(0 <= share <= 1 for share in shares)
+        if high - low > 1e-3:
+            assert shares == pytest.approx([(v - low) / (high - low) for v in values], abs=1e-4)
+        else:
+            assert high > low or not any(shares)
+
+
 def test_ranges_are_forgotten_after_the_window() -> None:
     part = bound(window=2, explore=0.0)
     paid(part, [episode("p", "abc", 1)], 0)
@@ -172,6 +254,22 @@ def test_a_memory_that_is_empty_leaves_grpo() -> None:
         loop.step()
         marks.append((first, fingerprint(loop.policy.parameters())))
     assert marks[0][0] == marks[1][0] and marks[0][1] != marks[1][1]
+
+
+@pytest.mark.slow
+def test_with_nothing_to_pay_for_it_is_grpo_whatever_it_remembers() -> None:
+    """Identity (2) of the row: no exploitation, and exploration that never begins."""
+    same = memory_r_plus.replace(problems=3, rewards=(TaskReward(), MemoryReward(exploit=0.0, warmup=10**6)))
+    loop, parent = (
+        make_loop(method, Earning(), steps=4)
+        for method in (same, grpo.replace(problems=3, experience=memory_r_plus.experience))
+    )
+    for _ in range(4):
+        one, other = loop.step(), parent.step()
+        assert one.metrics["reward"] == other.metrics["reward"]
+        assert fingerprint(loop.policy.parameters()) == fingerprint(parent.policy.parameters())
+    memories = loop.method.rewards[1].state  # type: ignore[union-attr]
+    assert all(len(memories[name]["owner"]) > 3 for name in ("successes", "failures"))
 
 
 def test_what_it_pays_counts_for_no_outcome() -> None:

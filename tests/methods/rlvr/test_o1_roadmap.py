@@ -69,6 +69,22 @@ def test_best_of_n_learns_from_the_groups_that_are_sampled_without_a_search() ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_step_of_grpo_on_best_of_n_is_that_on_its_samples(size: int) -> None:
+    """Identity 3 to the end: the same weights, of one sample a problem, which cannot differ from itself, as well."""
+    weights, metrics = [], []
+    for experience in (Groups(size=size), GroupsBySearch(search=BestOf(samples=size), size=size)):
+        method = cast(TokenMethod, get_method("reinforce" if size == 1 else "grpo"))
+        loop = make_loop(complete_token(method.replace(experience=experience, problems=3)), TASK)
+        before = [p.detach().clone() for p in loop.policy.parameters()]
+        metrics.append(loop.step().metrics)
+        weights.append([p.detach().clone() for p in loop.policy.parameters()])
+    assert metrics[0]["reward"] == metrics[1]["reward"] and metrics[0]["gradient_norm"] > 0
+    assert all(torch.equal(p, q) for p, q in zip(*weights, strict=True))
+    assert not all(torch.equal(p, q) for p, q in zip(before, weights[1], strict=True))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("search", [BEAM, TREE])
 def test_every_group_has_the_answer_of_the_search_once_and_what_the_guide_said(search: Search) -> None:
     found = collected(GroupsBySearch(search=search, size=5))
@@ -156,6 +172,37 @@ def test_a_potential_moves_reward_and_neither_the_sum_nor_the_expected_gradient(
     torch.testing.assert_close(moved, plain, atol=1e-12, rtol=0)
     exact = torch.autograd.grad((logp.sum(1).exp() * outcome).sum(), [logits, after])
     torch.testing.assert_close(plain, torch.cat([g.flatten() for g in exact]), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("gamma", [0.9, 1.0])
+def test_a_potential_leaves_the_discounted_sum_of_every_answer(gamma: float) -> None:
+    """Identity 1, of all answers of three steps of 1, 2 and 3 tokens and all that a guide may say of them."""
+    worths = list(itertools.product((0.2, -0.7, None), repeat=3))
+    outcome = torch.tensor([0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 2.0], dtype=F64)
+    batch: Any = Rows(
+        step=torch.tensor([[-1, 0, 1, 1, 2, 2, 2]] * len(worths)), rewards=outcome.repeat(len(worths), 1),
+        episodes=[Rows(info={"worth": list(worth)}) for worth in worths],
+    )  # fmt: skip
+    shaping = GuidePotential(weight=1.5, gamma=gamma).shape(batch)
+    discounts = gamma ** torch.arange(-1, 6, dtype=F64)  # the first of all is a token of the prompt
+    assert ((shaping * discounts).sum(1)).abs().max() < 1e-14 and not shaping[:, 0].any()
+    for row, worth in enumerate(worths):
+        first = worth[0] or 0.0
+        second = first if worth[1] is None else worth[1]
+        phi = [0.0, first, first, second, second, second, 0.0]  # before each of the six tokens, and at the end
+        wanted = [1.5 * (gamma * after - before) for before, after in itertools.pairwise(phi)]
+        assert shaping[row, 1:].tolist() == pytest.approx(wanted, abs=1e-14)
+    assert (shaping[:, [2, 4, 5]].abs().max() > 0) == (gamma < 1), "inside of a step"
+
+
+def test_a_potential_of_another_discount_than_the_advantages_is_refused() -> None:
+    method = cast(TokenMethod, get_method("reinforce")).replace(
+        experience=GroupsBySearch(), rewards=(*o1_roadmap.rewards, GuidePotential()), advantages=RewardToGo(gamma=0.9)
+    )
+    with pytest.raises(ConfigError, match=r"discount of 1, and the advantages have one of 0.9.*set rewards.guide-pot"):
+        check(method, compose)
+    check(set_values(method, {"rewards.guide-potential.gamma": 0.9}), compose)
+    check(method.replace(advantages=RewardToGo()), compose)
 
 
 def test_cloning_visits_of_mere_samples_teaches_nothing_and_those_of_a_tree_do() -> None:

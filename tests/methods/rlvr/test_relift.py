@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,19 @@ import pytest
 import torch
 
 from etude.core.edit import set_values
+from etude.core.episodes import Problem
 from etude.core.kept import restored
 from etude.core.registry import get_method
 from etude.curricula.kept import HardProblems
 from etude.experience.groups import Groups
 from etude.loops.language import LanguageLoop
 from etude.policies.language import LanguagePolicy
+from etude.rewards.patterns import GradedReward
 from etude.tasks import resolve_task
 from language_toys import random_batch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+FORM = "[^>]*"
 RELIFT: Any = get_method("relift").replace(problems=6, experience=Groups(size=2))
 
 
@@ -26,8 +30,8 @@ def sized(size: int, **changes: Any) -> Any:
     return set_values(RELIFT, {"stages.0.chooser.size": size, **changes})
 
 
-def make(method: Any, steps: int = 8) -> LanguageLoop:
-    return LanguageLoop(method, resolve_task("compose"), LanguagePolicy.load("tiny"), seed=0, steps=steps)
+def make(method: Any, steps: int = 8, task: Any = None) -> LanguageLoop:
+    return LanguageLoop(method, task or resolve_task("compose"), LanguagePolicy.load("tiny"), seed=0, steps=steps)
 
 
 def play(loop: LanguageLoop, steps: int) -> list[dict[str, float]]:
@@ -98,6 +102,36 @@ def test_where_every_problem_is_solved_it_is_its_reinforcement() -> None:
     play(parent, 3)
     assert same(without, parent) and not waiting(without)
     assert all(m["kept"] == m["other"] == 0 for m in logged)
+
+
+class Paid(type(resolve_task("compose"))):  # type: ignore[misc]
+    """Every completion is worth the same, whatever it says."""
+
+    each: float = 1.0
+
+    def score(self, problem: Problem, completion: str) -> float:
+        return self.each
+
+
+@pytest.mark.slow
+def test_where_every_completion_is_right_it_is_its_reinforcement() -> None:
+    without, parent = (make(method, task=Paid()) for method in (sized(1), RELIFT.replace(stages=())))
+    logged = play(without, 2)
+    play(parent, 2)
+    assert same(without, parent) and not waiting(without)
+    assert all(m["kept"] == m["other"] == 0 for m in logged)
+
+
+@pytest.mark.slow
+def test_a_problem_with_a_badly_formed_completion_is_not_kept() -> None:
+    """The paper's reward: all are wrong, and those that say a second step have not the form."""
+    graded = GradedReward(right=1.0, malformed=1.0, wrong=0.0, unformed=-1.0, pattern=FORM)
+    loop = make(sized(99).replace(rewards=(graded,)), task=Paid(each=0.0))
+    groups: dict[Any, list[Any]] = {}
+    for episode in loop.step().episodes:
+        groups.setdefault(episode["id"], []).append(episode["segments"][-1]["text"])
+    formed = {name for name, said in groups.items() if all(re.fullmatch(FORM, text, re.DOTALL) for text in said)}
+    assert 0 < len(formed) < len(groups) and sorted(waiting(loop)) == sorted(formed)
 
 
 @pytest.mark.slow

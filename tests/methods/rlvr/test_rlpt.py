@@ -13,7 +13,7 @@ import torch
 import etude
 from etude.advantages.group import GroupAdvantage
 from etude.core.episodes import Episode, Problem, Segment
-from etude.core.errors import RewardError
+from etude.core.errors import ConfigError, RewardError
 from etude.core.registry import get_method
 from etude.core.rows import to_batch
 from etude.experience.groups import Groups
@@ -104,6 +104,32 @@ def test_only_the_level_that_is_named_counts_differently() -> None:
     ratios = (scaled.sum(1) / whole.sum(1)).tolist()
     assert ratios == [1.0, 1.0, 0.25, 0.25, 1.0, 1.0]
     assert torch.equal(ScaledLevel(factor=1.0)(batch), whole)
+
+
+def levelled(*levels: str) -> Any:
+    return SimpleNamespace(episodes=[SimpleNamespace(problem=SimpleNamespace(level=name)) for name in levels])
+
+
+def test_a_level_that_does_not_exist_is_refused_with_those_there_are() -> None:
+    """After 1,024 completions, not before: a level may be rare."""
+    part, right = ScaledLevel(level="midle").bind(), ScaledLevel(level="middle").bind()
+    for _ in range(2):
+        for each in (part, right):
+            each.before_update(levelled(*["next", "middle"] * 255))  # 510 of them
+    words = r"ScaledLevel.level is 'midle', and none of the first 1024 .*there are \['middle', 'next'\]: set advantages"
+    with pytest.raises(ConfigError, match=words):
+        part.before_update(levelled(*["next"] * 4))
+    right.before_update(levelled(*["next"] * 4))
+
+
+@pytest.mark.slow
+def test_a_run_is_stopped_that_scales_a_level_that_no_problem_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etude.methods.rlvr.rlpt.ENOUGH", 24)
+    method = grpo.replace(problems=4, experience=Groups(size=4), advantages=ScaledLevel(level="midle"))
+    loop = make_loop(method, Levels(prompts=("one:", "two:", "x=", "y=")))
+    loop.step()  # 16 completions
+    with pytest.raises(ConfigError, match="none of the first 32 completions"):
+        loop.step()
 
 
 def test_what_differs_from_grpo() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from etude.advantages.group import GroupAdvantage, GroupMean
 from etude.core.batches import TokenLogProbs
+from etude.core.complete import complete_token
 from etude.core.episodes import Episode, Problem, Segment, StopReason
 from etude.core.errors import ConfigError
 from etude.core.fit import check as check_fit
@@ -30,6 +33,7 @@ from etude.experience.shown import (
     continued,
     followed,
 )
+from etude.loops.credit import loss
 from etude.methods.rlvr.critique_grpo import ByContext, ShapedProbability, critique_grpo
 from etude.methods.rlvr.dapo import dapo
 from etude.methods.rlvr.ghpo import ghpo
@@ -37,7 +41,7 @@ from etude.objectives.unified import ShapedDenominator, UnifiedGradient
 from etude.policies.fingerprint import fingerprint
 from etude.policies.sampling import Completion
 from etude.tasks.agents.keys import keys
-from language_toys import Scripted, make_loop, random_policy
+from language_toys import Scripted, make_loop, random_episodes, random_policy
 
 SHORT = SolutionInPrompt(text="[{}]")
 
@@ -53,6 +57,13 @@ class Worked(LanguageTask):
 
     def score(self, problem: Problem, completion: str) -> float:
         return float("z" in completion)
+
+
+class Partly(Worked):
+    """b has no worked answer."""
+
+    def problems(self, split: str) -> list[Problem]:
+        return [replace(p, info={} if p.prompt == "b:" else p.info) for p in super().problems(split)]
 
 
 class Hopeless(Worked):
@@ -161,6 +172,39 @@ def test_a_prompt_that_leaves_no_room_keeps_its_attempts() -> None:
     bound, after = looked(LookAgain(shows=SolutionInPrompt(shares=(0.5,), text="[{}.........]")), policy)
     assert prompts(after) == [f"{p}:" for p in "aabbccdd"]
     assert bound.state["no_room"] == [4] and bound.state["solved"] == [0]
+
+
+def test_a_problem_without_a_worked_answer_is_not_tried_again() -> None:
+    """Its attempts stay as they were, at every stage; the others are looked at as ever."""
+    policy, seen = speaking(by_hint)
+    bound, after = looked(LookAgain(shows=SHORT), policy, task=Partly())
+    assert prompts(after) == [p for p in ("a:", "b:", "c:[wx]", "d:[wxy]") for _ in range(2)]
+    assert [e.completion for e in after[2:4]] == ["no", "no"] and "look" not in after[2].info
+    assert not any(shown.startswith("b:[") for shown in seen)
+    assert bound.state["looked"] == [2, 2, 1] and bound.state["no_room"] == [0, 0, 0]
+    assert bound.state["problems"] == 4
+
+
+def test_a_critic_has_nothing_to_say_where_there_is_no_worked_answer() -> None:
+    policy, seen = speaking(lambda shown: "no")
+    shows = AttemptAndCritique(critic=FirstWrongStep(), text="({})")
+    bound, after = looked(LookAgain(which=AllProblems(), shows=shows, keeps=BestJoins(), plain=True), policy,
+                          task=Partly())  # fmt: skip
+    assert sorted({s for s in seen if "(" in s}) == [f"{p}:no(wrong at step 1)" for p in "acd"]
+    assert [e.group for e in after[8:]] == [0, 2, 3] and bound.state["looked"] == [3]
+    context = Context(Partly(), policy, Stream(3), max_tokens=6)
+    first = Groups(size=1).collect(Partly().problems("train"), context)
+    assert [start is None for start in shows.starts(first, 0, context)] == [False, True, False, False]
+    said = "wrong at step 1"
+    policy.work["shown_tokens"] = 0
+    assert FirstWrongStep().say(first, context) == [said, None, said, said]
+    assert policy.work["shown_tokens"] == 3 * len(policy.encode(said))
+
+
+def test_a_task_of_which_some_problems_have_worked_answers_is_not_refused() -> None:
+    first = type("First", (Worked,), {"demonstration": lambda self, p: None if p.prompt == "a:" else "wxyz"})()
+    assert first.demonstration(first.problems("train")[0]) is None
+    check_fit(ghpo, first)
 
 
 def test_it_begins_when_it_is_told_to() -> None:
@@ -289,6 +333,57 @@ def test_a_real_run_learns_mended_rows_without_comparing_their_log_probabilities
     metrics = loop.step().metrics
     assert metrics["second_look/0"] == pytest.approx(4 / 32) and metrics["gradient_norm"] > 0
     assert metrics["logp_gap"] < 1e-5
+
+
+@pytest.mark.slow
+def test_mended_rows_are_learned_behind_the_plain_prompt_alone() -> None:
+    """Row critique-grpo, identity 4: what the policy reads of them, and log-probabilities by a pass of their own."""
+    policy = random_policy()
+    loop = make_loop(critique_grpo.replace(problems=4, minibatches=1), Vowels(), policy, steps=2)
+    forward, mended = policy.evaluate_together, list[str]()
+
+    def spied(batch: Any, needs: Any) -> Any:
+        out = forward(batch, needs)
+        for row in batch.elsewhere.nonzero()[:, 0].tolist():
+            read, said = batch.tokens[row][batch.attention_mask[row]], batch.action_mask[row]
+            prompt = policy.encode(batch.episodes[row].problem.prompt)
+            assert read.tolist() == [*prompt, *batch.tokens[row][said].tolist()]
+            assert len(prompt) == 2 and "right answer" not in policy.decode(read.tolist())
+            logp = policy.model(read[None]).logits[0].log_softmax(-1)[:-1].gather(1, read[1:, None])[1:, 0]
+            torch.testing.assert_close(out.logp[row][said], logp, atol=1e-5, rtol=0)
+            mended.append(policy.decode(read.tolist()))
+        return out
+
+    policy.evaluate_together = spied  # type: ignore[method-assign]
+    loop.step()
+    assert sorted(text[:2] for text in mended) == ["a:", "b:", "c:", "d:"]
+
+
+class Vowels(Worked):
+    """Right is what has a small letter in it."""
+
+    def score(self, problem: Problem, completion: str) -> float:
+        return float(any(c.islower() for c in completion))
+
+
+def test_without_mended_rows_its_loss_is_the_centred_ratio_over_limit_and_rows() -> None:
+    """Row critique-grpo, identity 1: -1 / (B L) sum_b sum_t rho A, A = r - mean r, by hand, with its gradient."""
+    batch = to_batch(random_episodes((3, 4)), 0, 1.0, torch.device("cpu"))
+    scores = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0]
+    batch = batch.replace(scores=torch.tensor(scores))
+    method = complete_token(critique_grpo.replace(second_look=None, regularizers=())).bind()
+    batch = batch.replace(advantages=method.advantages(batch))
+    moved = torch.randn(batch.behaviour_logp.shape, generator=torch.Generator().manual_seed(1)) / 4
+    logp = (batch.behaviour_logp + moved).requires_grad_(True)
+    found = loss(method, batch, TokenLogProbs(logp), 20)
+    by_hand, slope = 0.0, torch.zeros_like(logp)
+    for row in range(7):
+        mean = 1 / 3 if row < 3 else 3 / 4
+        for t in batch.action_mask[row].nonzero()[:, 0].tolist():
+            part = -math.exp(float(moved[row, t])) * (scores[row] - mean) / (7 * 20)
+            by_hand, slope[row, t] = by_hand + part, part
+    assert float(found.detach()) == pytest.approx(by_hand, rel=1e-5)
+    torch.testing.assert_close(torch.autograd.grad(found, logp)[0], slope, atol=1e-7, rtol=1e-5)
 
 
 def shaped(logp: Tensor, gamma: float) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,12 +23,13 @@ from etude.filters.informative import InformativeGroups
 from etude.learners.token import TokenCritic
 from etude.learners.value_model import ValueModel
 from etude.loops.language import LanguageLoop
+from etude.loops.language_report import describe
 from etude.loops.update import Updater
 from etude.methods.rlvr.t_ppo import EGAE, SuccessiveBatches
 from etude.optimizers.adam import AdamW
 from etude.policies.language import LanguagePolicy
 from etude.stages.phases import Phase
-from language_toys import Toy, make_loop, random_policy
+from language_toys import Toy, make_loop, random_episodes, random_policy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 T_PPO: Any = get_method("t-ppo")
@@ -189,6 +191,18 @@ def test_the_pool_is_of_one_size_and_new_problems_take_the_places_of_those_that_
         left += 4 - waiting
         assert found.metrics["decoding_iterations"] <= 3
     assert left > 2
+
+
+def test_the_longest_window_of_a_step_is_waited_for(make_batch: Callable[..., TokenBatch]) -> None:
+    """Windows of 3, 1 and 2 tokens: 3 iterations, of 9 places 6 filled; a text that was written waits for nobody."""
+    first = make_batch([[1, 1, 1], [1, 0, 0]], unfinished=torch.tensor([True, False]))
+    second = make_batch([[0, 1, 1, 0], [1, 1, 1, 1]], written=[False, True], unfinished=torch.tensor([False, False]))
+    first.episodes, second.episodes = random_episodes((2,)), random_episodes((2,))
+    found = describe([first, second], Toy(), True, {})
+    assert found["decoding_iterations"] == 3.0
+    assert found["idle"] == pytest.approx(1 - 6 / 9, abs=1e-12)
+    assert found["unfinished"] == pytest.approx(1 / 4)
+    assert "idle" not in describe([first, second], Toy(), False, {})
 
 
 class Asked(Reward):

@@ -16,9 +16,13 @@ how many answers there are, not on for how long is trained. This is the class of
 features most answers need no comparison either: `experiments/preference/p2r.py` has that interface, which asks only
 where the utilities that agree with the labels so far differ, UCBVI on top of it, and the other half of the paper,
 preferences that come from no utility, whose von Neumann winner two copies of a learner find by Hedge. There they are
-tried; they are tables. Rewards of what people compare are here what the parts before paid, which the policy never sees.
+tried; they are tables, of random Garnets (no FrozenLake). Rewards of what people compare are here what the parts before
+paid, which the policy never sees.
 
-The paper is a theory, without experiments or code.
+The paper is a theory, without experiments or code. Its optimistic learner that has no rewards at all (P-OMLE) and
+comparisons of K trajectories at once are not built. Where the labels so far leave w_hat less room than precision^2 / 4
+the interface there takes that much, so that its set of utilities is larger than the paper's: more may be asked than has
+to be, never less.
 """
 
 from __future__ import annotations

@@ -18,7 +18,9 @@ Changes PPO in four places:
    learns alone in the first steps.
 
 What is beyond the abstract is our reading: what the critic reads (`critic=value-model`: the answer alone), and how
-long it learns alone. A penalty on judges that contradict themselves in the other order is left out. No code is public.
+long it learns alone. Left out are a penalty on judges that contradict themselves in the other order,
+(p(first wins | a, b) + p(first wins | b, a) - 1)^2, and a critique that the judge writes before its verdict: here the
+verdict is the first that it says. No code is public.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ Changes PPO-RLHF in seven places, each of which can be undone by itself:
 2. every token pays eta = 0.05 for a nat of distance from the policy at the start (eq. 15), per unit of r';
 3. the critic is a model of its own, which begins as the reward model (`--set critic.model=RUN`; without it, as the
    policy), and learns alone on rollouts of the waiting policy for 5 steps (`critic.lead`);
-4. it has three times the policy's rate (`critic.learning.optimizer.lr`), and its loss is clipped,
+4. its loss is clipped, and in the paper its rate is three times the policy's (here the same, unless
+   `critic.learning.optimizer.lr` says another),
    1/2 max((V - R)^2, (V_old + clip(V - V_old, -0.2, 0.2) - R)^2);
 5. rates rise over the first tenth of the steps;
 6. a batch of 128 completions is passed over once, in four minibatches of 32;

@@ -22,6 +22,9 @@ is 1, with which saying nothing is the best verdict of all: here it is 0, and
 `--set rewards.listwise-reward.unranked=1` is as released. Where no pair has two numbers A is 0, there too. It shuffles
 names with one fixed seed, and mends some broken JSON, which is not mended here. The paper starts from an instructed
 model; a blank one is shown verdicts first (`etude train sft --task principles`).
+
+What the judge is for is left out: in the paper it is the only reward of a policy trained by GRPO or PPO, with one
+verdict, under a principle in words, on all completions of a prompt at once. No reward here asks such a judge.
 """
 
 from __future__ import annotations

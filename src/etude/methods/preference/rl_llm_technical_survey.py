@@ -26,8 +26,10 @@ This method is the cell in the middle, a learned score of noisy pairs by RLOO. I
 How far a proxy and the truth part is said in deviations of the start: the proxy's rise less gold's,
 z = (mean after - mean before) / deviation before.
 
-The survey's own table has ILQL for values of tokens (expectile V, target Q, logits + b (Q - V) in decoding), which is
-not built; one-step Q-learning on the logits is in its place. The survey has no experiment of its own.
+The survey's own table has ILQL for values of tokens (expectile V, target Q, logits + b (Q - V) in decoding). That is
+the method `ilql`, for dialogues that are data; among the cells of one task one-step Q-learning on the logits is in its
+place. Its REINFORCE subtracts a running mean of rewards, `reinforce` that of the batch. The survey has no experiment of
+its own.
 """
 
 from etude.core.claims import Claim, Measure

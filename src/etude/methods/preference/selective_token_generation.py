@@ -22,6 +22,8 @@ probability of the word, instead of by what was sampled with, and that is no imp
 
 What is sampled draws from both voices' words at once, so top-p filters them together, as the paper's "cat" does. V
 reads the frozen and the adapter's states, in the release the adapter's alone; its selector is the release's one layer.
+The paper's other ways to write, by the voice that the selector likes best or by the mixture of both, and its ensembles
+without a selector (the larger of both chances, their mean, either voice at random) are not built.
 """
 
 from etude.advantages.returns import GAE

@@ -12,7 +12,7 @@ Changes GRPO in five places:
        loss_t = -pi / pi_old A  of attempts,    loss_t = -f(p) A,  f(p) = p / (p + gamma),  of the mended one,
 
    so that grad log p weighs gamma p / (p + gamma)^2: unlikely tokens of a right answer are learned strongly;
-4. tokens are summed and divided by the completion limit;
+4. tokens are summed and divided by the completion limit and the number of rows (in the release by the limit alone);
 5. an entropy bonus of 0.001, and two minibatches.
 
 Of 8 rows 7 are attempts. Critiques: `second_look.shows.critic=verdict` (with `.answer=` right or wrong alone),

@@ -10,12 +10,14 @@ no advantage, so the bandit stays at the edge of what can be learned.
 
 |A| is of rewards minus their mean: E|A| = 2 p (1 - p) at a rate of success p. `curriculum.credit.scale=group-std`
 divides by the group's deviation, E|A| = 2 sqrt(p (1 - p)): flatter, 0.6 at p = 0.1 where the edge has 1, instead of
-0.18 where it has 0.5. The released code takes rewards of validations in place of advantages of training.
+0.18 where it has 0.5. The released code takes rewards of validations in place of advantages of training: that is not an
+option here. Metrics say how many problems of a step were of each kind (`draws/KIND`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,7 +93,11 @@ class LearnabilityBandit(Curriculum):
         kinds = self._kinds(pool)
         names, random = sorted(kinds), stream.numpy
         drawn = random.choice(len(names), count, p=self.chances(names))
+        self.made.setdefault("draws", Counter()).update(names[d] for d in drawn)
         return [(own := kinds[names[d]])[random.integers(len(own))] for d in drawn]
+
+    def counts(self) -> Mapping[str, int]:
+        return {f"draws/{kind}": number for kind, number in self.made.pop("draws", {}).items() if kind}
 
     def _kinds(self, pool: Sequence[Problem]) -> dict[str, list[Problem]]:
         """The problems that are drawn from by their kind, read once."""

@@ -6,14 +6,15 @@ Changes GRPO in three places:
    then with a half, then with three quarters, as long as all stay wrong. The new group takes the old one's place,
    prompt included: what is shown is conditioned on and never learned, and log-probabilities are those of the prompt
    that the group was sampled with (`LookAgain`);
-2. advantages are divided by the sample standard deviation (n - 1);
+2. advantages are divided by the sample standard deviation (n - 1), and 1e-6 beside it (1e-4 in the release);
 3. the loss is the mean over all tokens.
 
 The released trainer rebuilds the prompts of the second and third stage from the plain ones, so that a group that an
 earlier stage solved is trained without its hint when another goes on; this follows the paper. There the reward is
 accuracy plus half a point for the format (`--with format-reward`). A constant share is `second_look.shows.shares=0.5`,
-the same for all problems `second_look.which=all-problems`; a cold start is `second_look.after=20`. Models that go on
-from a prompt rather than follow it are shown the beginning as such by `second_look.shows.text={}`.
+the same for all problems `second_look.which=all-problems`; `second_look.after=20` is the step of the first hint. The
+paper's cold start, a constant half for the first 20 steps or so, is not here. Models that go on from a prompt rather
+than follow it are shown the beginning as such by `second_look.shows.text={}`.
 """
 
 from etude.advantages.group import GroupAdvantage, GroupMean, GroupSampleStd

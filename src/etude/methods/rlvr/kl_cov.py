@@ -38,6 +38,7 @@ from etude.core.method import Method
 from etude.core.slots import TokenRegularizer, TokenWeights
 from etude.filters.informative import InformativeGroups
 from etude.methods.rlvr.grpo import grpo
+from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.objectives.surrogate import Surrogate
 
 
@@ -73,7 +74,7 @@ class CovarianceClip(TokenWeights):
     Args:
         share: r; 0 leaves out none.
         lower, upper: the band of C.
-        low, high: the objective's clip of the ratio.
+        low, high: the objective's clip of the ratio; refused where a `clipped-surrogate` has another.
 
     Raises: ConfigError if the band is empty by its bounds.
 
@@ -97,6 +98,16 @@ class CovarianceClip(TokenWeights):
     def check(self) -> None:
         if not self.lower < self.upper:
             raise ConfigError(f"CovarianceClip.lower must be below upper, got {self.lower:g} and {self.upper:g}.")
+
+    def objection(self, method: Method) -> str | None:
+        clip = method.slots().get("objective")
+        if not isinstance(clip, ClippedSurrogate) or (clip.low, clip.high) == (self.low, self.high):
+            return None
+        return (
+            f"takes tokens for stopped by a clip of {self.low:g} below and {self.high:g} above, and the objective's is "
+            f"{clip.low:g} and {clip.high:g}: set token_weights.{self.name}.low={clip.low:g} "
+            f"token_weights.{self.name}.high={clip.high:g}."
+        )
 
     def initial_state(self) -> dict[str, Any]:
         return {"asked": 0}

@@ -25,7 +25,8 @@ With c the task's reward, f whether a text has the form of an answer, and A the 
     positive only       A 1[A > 0]                        --with positive-only
 
 All of them are parts that stack on any method of tokens. The released code asks r < 1 and r > 0 where signs of A stand
-here, which is the same for rewards of 0 and 1. A text without the form of an answer counts as wrong, so f c = c.
+here, which is the same for rewards of 0 and 1. A text without the form of an answer counts as wrong, so f c = c. That
+code divides by the standard deviation of the sample, here it is that of the group as a population.
 """
 
 from etude.core.claims import Claim, Measure

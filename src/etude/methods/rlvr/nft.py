@@ -13,6 +13,9 @@ that their likelihood can be maximised as well. Changes DAPO in four places:
 3. tokens are summed over a fixed length (the release's 1,000; the paper's text does not say);
 4. there is no penalty on length, and each batch makes 16 updates.
 
+The paper has K = 16 answers of a problem, and its release up to 10 rounds of drawing; here they are DAPO's 8 and 3.
+There truncated answers count as wrong; here they are scored as they stand.
+
 As in the release r is held within [0.02, 0.98] and log R below 10. The gradient of a wrong token is that of
 w r / (1 - r) R / max(x, eps) log pi: it is divided by the clipped value. At R = 1 that is Dr. GRPO's with w = 1 - r,
 and GRPO's with w = sqrt((1 - r) / r). `rft` is its control: right answers alone, all problems alike.
@@ -73,6 +76,12 @@ class NegativeAware(TokenObjective):
             return (
                 "reads a problem's share of right answers off advantages that are rewards of 0 or 1 minus their mean: "
                 "set advantages.centre=group-mean and advantages.scale=none."
+            )
+        if len(rewards := method.slots().get("rewards", ())) > 1:
+            return (
+                "reads a problem's share of right answers off scores of 0 or 1, and with "
+                f"{' and '.join(type(part).__name__ for part in rewards[1:])} they are others: leave one reward in the "
+                "slot rewards."
             )
         return None
 

@@ -17,15 +17,17 @@ The survey names four components; here each is a slot, and its grid is `etude st
 
 This method changes GRPO in three places:
 
-1. eight answers of each problem are searched for, not only sampled (`groups-by-search`); a step is a round of search
-   and of learning, with `--set problems=400 --set minibatches=12` a large one;
+1. eight answers of each problem are searched for, not only sampled (`groups-by-search`); a step is what the survey
+   calls a round, of search and of learning, with `--set problems=400 --set minibatches=12` a large one;
 2. of them the one that the search settled on is kept, where it is right (`settled-answers`);
 3. its likelihood is raised, every token alike,
 
       loss = -1/N sum_{x: r(y_x) = 1} sum_t log pi(y_{x,t}),    N = tokens of these answers.
 
 With `best-of:1` that is rejection fine-tuning on one sample, and every other learner its search-free form. The paper
-has no experiment of its own. Not here: a value head that is regressed on the visits, revision of one's own answers.
+has no experiment of its own. Not here: a value head that is regressed on the visits, and one, a step classifier or an
+ensemble of several as guide; what the policy says of its own steps when it is asked; revision of one's own answers, and
+several chains of revisions side by side.
 """
 
 from etude.core.claims import Claim, Measure

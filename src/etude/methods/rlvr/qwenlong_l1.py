@@ -6,7 +6,8 @@ Its warm-up by supervised learning is what it begins from: a bed's start, or `et
 
 1. problems: phase k trains on inputs of a length in (L_{k-1}, L_k] (`within-lengths`), and
 2. for a share of each step on those of earlier phases again, drawn by diff(x) = 1 / m(x), m(x) the mean reward of x's
-   last group: never solved ones first (1 / m has a cap), always solved ones not at all (`retrospective`);
+   last group, at most 8: never solved ones weigh as much as those solved once in eight, always solved ones are not
+   drawn (`retrospective`). The paper prefers those never solved, as a larger cap does: `curriculum.cap=1000`;
 3. reward: r = max(r_rule, r_judge), a rule that takes an answer which contains the right one or is contained in it, and
    a judge of whether both mean the same, asked only where the rule said no; nothing answered is 0. Plus the soft
    overlong penalty over the last tenth of the tokens, down to -1;

@@ -14,6 +14,10 @@ Changes GRPO in five places:
 4. tokens are summed and divided by the completion limit;
 5. an entropy bonus of 0.001, and two minibatches.
 
+The paper's reward is `rewards=graded-reward rewards.0.wrong=0 rewards.0.unformed=-1`. With `dapo --with relift` the
+overlong penalty makes what a cut completion is paid negative, so a problem with one is never kept, however often it was
+failed at; `stages.0.chooser.buffer.floor=-1` keeps it.
+
 Problems that are never solved come often early and seldom late, and with them the supervised steps. In the paper one is
 a second update within a step of reinforcement; here it is a step of its own, which takes the place of one and samples
 nothing (`other` is their share). Variants: `stages.0.chooser.buffer.at_most=` (a share that is right), `.size=`,

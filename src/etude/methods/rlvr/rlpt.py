@@ -12,12 +12,14 @@ places:
 3. the objective, J = E_next[r] + lambda E_middle[r]: advantages of middle prompts count lambda times.
 
 Lambda is only said to be in (0, 1): 0.5 is ours. There is no KL, and no ratio is clipped with one update a batch. There
-is no official code. The control that has the same text, continued next-token training, is the recipe with
+is no official code. The control that is shown the same segments, supervised instead of rewarded, is the recipe with
 
     --set runs.text.method=sft
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 import torch
 from torch import Tensor
@@ -25,6 +27,7 @@ from torch import Tensor
 from etude.advantages.group import GroupAdvantage, GroupMean, GroupStd
 from etude.core.batches import TokenBatch
 from etude.core.claims import Claim, Measure
+from etude.core.errors import ConfigError
 from etude.core.fields import NonNegative
 from etude.core.recipe import Recipe
 from etude.core.slots import TokenAdvantages
@@ -32,6 +35,9 @@ from etude.methods.rlvr.grpo import grpo
 from etude.rewards.judged import JudgeReward, Predicted
 from etude.rewards.judges import SegmentPrefix
 from etude.stages.chain import Train
+
+ENOUGH = 1024
+"""Completions after which a level that none of them has is taken for one that does not exist."""
 
 
 class ScaledLevel(TokenAdvantages):
@@ -44,7 +50,8 @@ class ScaledLevel(TokenAdvantages):
 
     Args:
         of: whose advantages.
-        level: `Problem.level` of those that count differently.
+        level: `Problem.level` of those that count differently. One that none of the first 1,024 completions has is
+            refused.
 
     >>> from types import SimpleNamespace as Rows
     >>> levels = [Rows(problem=Rows(level=name)) for name in ("next", "middle")]
@@ -55,6 +62,16 @@ class ScaledLevel(TokenAdvantages):
     of: GroupAdvantage = GroupAdvantage(centre=GroupMean(), scale=GroupStd())
     level: str = "middle"
     factor: NonNegative = 0.5
+
+    def before_update(self, batch: TokenBatch) -> None:
+        seen: Counter[str] = self.made.setdefault("levels", Counter())
+        seen.update(e.problem.level for e in batch.episodes)
+        if self.level not in seen and seen.total() >= ENOUGH:
+            raise ConfigError(
+                f"ScaledLevel.level is {self.level!r}, and none of the first {seen.total()} completions is of a "
+                f"problem of this level; there are {sorted(seen)}: set advantages.level to one of these, or choose "
+                "advantages=group-advantage."
+            )
 
     def __call__(self, batch: TokenBatch) -> Tensor:
         return self.of(batch) * self.factors(batch)[:, None]

@@ -14,7 +14,9 @@ Changes GRPO in two places:
 One optimizer takes all steps. The exact form of p_s, gamma and W could not be confirmed: there is no official code, so
 constant (`stages.1.chooser.chance=constant-chance`), switched (`stages.1.chooser=after-steps`) and falling chances
 (`stages.1.chooser.chance=cosine-chance`) stand beside it. The paper averages supervised tokens over each answer, here
-as in `sft` over all of a step's answers. Not built: norms of a probe batch without a step.
+as in `sft` over all of a step's answers. With several minibatches G_sft is the mean of their norms. Not built: norms of
+a probe batch without a step, and the diagnostic that splits sampled tokens at the median advantage into those that are
+made likelier and those that are made unlikelier.
 """
 
 from __future__ import annotations

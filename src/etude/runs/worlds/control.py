@@ -109,8 +109,8 @@ def prepare(method: Method, task: ControlTask, options: Options) -> None:
 
 
 def _check_reads(method: Method, task: LoggedTask) -> None:
-    """Read logs. Raises DataError with all that is wrong with them, ConfigError for a method that looks at none, or that
-    does not take such actions."""
+    """Read logs. Raises DataError with all that is wrong with them, ConfigError for a method that looks at none, or
+    that does not take such actions."""
     from etude.runs.actions_of_logs import check_takes
 
     if not getattr(method.slots().get("experience"), "reads_logs", False):

@@ -27,8 +27,9 @@ The other variants are fields of the method that the second run trains, `a-lol-o
 
 As in the authors' code advantages are also clamped at 0 where they are used (`advantages.clamp`). There the head's
 largest value is the largest reward and its least is 0; here the least is below 0 where a reward was. At pi = ref
-the first three have the same gradient. With R constant and V = 0 the variant without a reference is SFT. A refresh of
-ref, V and A is another round of the recipe (`--set repeat=2`).
+the first three have the same gradient. With R constant and V = 0 the variant without a reference is SFT. In another
+round of the recipe (`--set repeat=2`) V and A are those of the policy that the round before has trained; policy and
+reference begin again from the start.
 """
 
 from etude.core.claims import Claim, Measure

@@ -20,8 +20,10 @@ changes SAC in three places, and of `rlhf-survey-ppo`, which changes PPO in two:
 Direct methods, without a model: `dpo` for tokens, `ipl` for logs. Rewards are held against each other by the EPIC
 distance in `evaluation/epic.py`, which no change that leaves all policies their order alters.
 
-The survey has no method of its own. Segments that a termination cut are compared as they are, without steps after it;
-there a reward of 0 means something, so in PPO on such tasks leave means where they are, `rewards.model-rewards.centre`.
+The survey has no method of its own. It brings what each model says to mean 0 and one deviation; that is so in PPO, and
+in SAC models are bounded instead, by tanh, as in PEBBLE, and their mean stays where it is. Segments that a termination
+cut are compared as they are, without steps after it; there a reward of 0 means something, so in PPO on such tasks leave
+means where they are, `rewards.model-rewards.centre`.
 """
 
 from etude.core.claims import Claim, Measure

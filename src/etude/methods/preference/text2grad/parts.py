@@ -114,7 +114,7 @@ class WordRewards(TokenReward):
     Args:
         critic: who says which words are good.
         shrink: alpha of the factor 1 / (1 + exp(alpha (n - longest) / longest)) * 2, at most 1, on the scores of
-            completions of n > `longest` words, as in the released run on summaries; 0: none.
+            completions of n > `longest` words; 0: none.
         longest: words up to which nothing shrinks.
 
     Shapes: [B, T], 0 outside the action mask.

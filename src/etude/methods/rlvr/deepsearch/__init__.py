@@ -21,9 +21,12 @@ Changes DAPO in six places:
     loss = -1/(sum |y_i|) sum_i sum_t min(rho A, clip(rho, 1 - 0.2, 1 + 0.28) A)
 
 As the released code (smiles724/DeepSearch) has it, which differs from the paper: a step that was not visited has no UCT
-bonus instead of an infinite one; local selection draws from a softmax (`experience.greedy`); the entropy term of the
-frontier is off (`experience.onward.entropy=0.4`); the prompt is never gone on from again. There the buffer is made
-between rounds from all that was generated. Tokens of steps that several answers share are learned with each of them.
+bonus instead of an infinite one; the entropy term of the frontier is off (`experience.onward.entropy=0.4`); the prompt
+is never gone on from again. It can draw the way from a softmax, as here by default, but takes the argmax unless it is
+told to, and its scripts do not tell it: `experience.greedy=true` is the published setting. It also takes 8 minibatches
+of a batch of 256, clips at 10 where A < 0 (dual clip), decays weights by 0.1 and warms up for 10 steps; here it is as
+in `dapo`. There the buffer is made between rounds from all that was generated. Tokens of steps that several answers
+share are learned with each of them.
 Search from the root is `experience.onward=from-the-root`. Tasks whose steps have a mark: `experience.separator`.
 """
 

@@ -139,7 +139,7 @@ class SearchedGroups(Groups):
     answers take part again, with the log-probabilities of when they were sampled, beside as many fresh completions as
     are missing; once more of these are right it is searched again. Tasks with a single turn. Trees grow in the
     process that trains, whatever samplers a run has. `expansions` in the metrics counts how often a step was gone on
-    from.
+    from, `solved_prompts` the prompts with a right answer among those that are learned from.
 
     Args:
         size: answers that are kept. width: how often a step is said at once.
@@ -226,6 +226,7 @@ class SearchedGroups(Groups):
             for episode in found:
                 episode.group = place
             episodes += found
+        context.policy.work["solved_prompts"] += len({e.group for e in episodes if _right(e)})
         return sorted(episodes, key=lambda e: e.group)
 
     def _again(self, problems: Sequence[Problem], old: dict[int, list[Episode]], context: Context) -> list[Episode]:
@@ -335,6 +336,11 @@ class SearchedGroups(Groups):
 def _old(episode: Episode) -> bool:
     """Whether it was sampled in an earlier step."""
     return bool(episode.info.get("replayed"))
+
+
+def _right(episode: Episode) -> bool:
+    """Whether a search ended in it and found it right; what is kept of earlier steps is."""
+    return _old(episode) or episode.info.get("worth", [-1.0])[-1] == 1.0
 
 
 def _worthy(node: Node, episode: Episode, context: Context) -> Episode:

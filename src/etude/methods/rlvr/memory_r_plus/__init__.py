@@ -12,10 +12,12 @@ Changes GRPO in two places:
 2. groups of 16.
 
 Memory-R is `explore=0`. Enc is a frozen sentence encoder in the paper, here hashed pieces of three characters, of the
-whole completion where the released code takes the reasoning alone. That code (thaihungle/Memory-R) stores a response
-before it is scored (`order=store-first`), so that a wrong one is its own nearest failure and explores nothing; its
-window is the last 100 scores, and exploration begins with 500 stored responses. The paper adds a reward for the format
-(`--with format-reward`).
+whole completion where the released code takes the reasoning alone. That code (thaihungle/Memory-R) goes response by
+response and stores each just before it is scored (`order=store-first`), so that a wrong one is its own nearest failure
+and explores nothing; its window is the last 100 scores (`window_of=scores`), and exploration begins once failures are
+known of 500 distinct queries (`explore_after=500 warmup=0`). It pays 1 - the distance as a share of its range, which is
+the share of -distance here, but for a range of nothing: there it pays 1 - the distance itself, here 0. It takes the
+first query of a device's batch for all of them. The paper adds a reward for the format (`--with format-reward`).
 """
 
 from __future__ import annotations
@@ -62,9 +64,11 @@ class MemoryReward(TokenReward):
         threshold: what parts before have to pay, more than this, for a success.
         neighbours: problems, the own one among them, whose responses are compared with.
         problems, responses: what each memory holds at most.
-        window: steps over which the range of each number is taken.
+        window: over how many the range of each number is taken, and `window_of`, of what: steps, or its own numbers.
         warmup: steps without exploration.
-        order: 'score-first', a response is remembered after the step that it was made in; 'store-first', before.
+        explore_after: problems that failures have to be known of before anything explores.
+        order: 'score-first', a response is remembered after the step that it was made in; 'store-first', one by one,
+            each just before it is compared. Rows that nobody sampled, and auxiliary ones, are not remembered.
         width, size: places, and characters of a piece, of the encoder.
 
     Shapes: [B, T]. An answer that is the only known success exploits all that can be:
@@ -84,7 +88,9 @@ class MemoryReward(TokenReward):
     problems: Count = 10_000
     responses: Count = 100
     window: Count = 100
+    window_of: Literal["steps", "scores"] = "steps"
     warmup: WholeNumber = 50
+    explore_after: WholeNumber = 0
     order: Literal["score-first", "store-first"] = "score-first"
     width: Count = 512
     size: Count = 3
@@ -99,20 +105,30 @@ class MemoryReward(TokenReward):
     def shape_in(self, batch: TokenBatch, context: Context) -> Tensor:
         prompts, said = self._encoded(batch.episodes)
         if self.order == "store-first":
-            self._store(batch.episodes)
-        found = {"exploit": self._raw(exploited, "successes", prompts, said)}
-        if context.step >= self.warmup:
-            found["explore"] = self._raw(explored, "failures", prompts, said)
-        self._widen(found, context.step)
-        paid = torch.zeros(len(said))
-        for name, values in found.items():
-            paid += getattr(self, name) * self._share(name, values)
+            paid, own = torch.zeros(len(said)), _own(batch)
+            for i, episode in enumerate(batch.episodes):
+                if own[i]:
+                    self._store([episode])
+                paid[i : i + 1] = self._pays(prompts[i : i + 1], said[i : i + 1], context.step)
+        else:
+            paid = self._pays(prompts, said, context.step)
         placed = torch.zeros_like(batch.rewards)
         return placed.scatter(1, last_action(batch)[:, None], paid.to(placed)[:, None])
 
     def before_update(self, batch: TokenBatch) -> None:
         if self.order == "score-first":
-            self._store(batch.episodes)
+            self._store([e for e, own in zip(batch.episodes, _own(batch)) if own])
+
+    def _pays(self, prompts: Tensor, said: Tensor, step: int) -> Tensor:
+        """[B] what is paid for responses [B, D], whose numbers widen the ranges."""
+        found = {"exploit": self._raw(exploited, "successes", prompts, said)}
+        if step >= self.warmup and len(self.state["failures"]["ids"]) >= self.explore_after:
+            found["explore"] = self._raw(explored, "failures", prompts, said)
+        self._widen(found, step)
+        paid = torch.zeros(len(said))
+        for name, values in found.items():
+            paid += getattr(self, name) * self._share(name, values)
+        return paid
 
     def _encoded(self, episodes: list[Episode]) -> tuple[Tensor, Tensor]:
         asked, said = [_asked(e) for e in episodes], [e.completion for e in episodes]
@@ -120,7 +136,7 @@ class MemoryReward(TokenReward):
 
     def _store(self, episodes: list[Episode]) -> None:
         prompts, said = self._encoded(episodes)
-        right = torch.tensor([e.outcome > self.threshold for e in episodes])
+        right = torch.tensor([e.outcome > self.threshold for e in episodes], dtype=torch.bool)
         for name, rows in zip(MEMORIES, (right, ~right)):
             ids = [e.problem.id for e, chosen in zip(episodes, rows.tolist()) if chosen]
             self._memory(name).put(ids, prompts[rows], said[rows])
@@ -141,12 +157,16 @@ class MemoryReward(TokenReward):
         return found
 
     def _widen(self, found: dict[str, Tensor], step: int) -> None:
-        """Note the range of a step's numbers, and forget those of steps that are too long ago."""
+        """Note the range of a step's numbers, or each of them, and forget those of too long ago."""
         for name, values in found.items():
             real = values[~values.isnan()]
-            if len(real):
-                self.state["ranges"].append([step, name, float(real.min()), float(real.max())])
-        self.state["ranges"] = [r for r in self.state["ranges"] if r[0] > step - self.window]
+            noted = list(real[:, None]) if self.window_of == "scores" else [real] if len(real) else []
+            self.state["ranges"] += [[step, name, float(some.min()), float(some.max())] for some in noted]
+        if self.window_of == "steps":
+            self.state["ranges"] = [r for r in self.state["ranges"] if r[0] > step - self.window]
+        else:
+            named = [[r for r in self.state["ranges"] if r[1] == name] for name in ("exploit", "explore")]
+            self.state["ranges"] = [r for some in named for r in some[-self.window :]]
 
     def _share(self, name: str, values: Tensor) -> Tensor:
         """[B] where numbers are in the range of the window, from 0 to 1; 0 where there is none."""
@@ -156,6 +176,11 @@ class MemoryReward(TokenReward):
         low, high = min(r[2] for r in ranges), max(r[3] for r in ranges)
         share: Tensor = (values - low) / (high - low + 1e-8)
         return share.nan_to_num(0.0).clamp(0, 1)
+
+
+def _own(batch: TokenBatch) -> list[bool]:
+    """[B] which rows are the policy's own answers."""
+    return [own and not e.auxiliary for own, e in zip(batch.sampled.tolist(), batch.episodes)]
 
 
 def _asked(episode: Episode) -> str:

@@ -9,8 +9,8 @@ A recipe of three runs, instead of GRPO's one:
 2. GRPO on them (`ProcessReward`);
 3. GRPO on the problems, with an optimizer of its own. Alone this is GRPO.
 
-A random order earns 1/n on average, as many places as a permutation keeps: one. Gold fills put back into the blanks
-are the worked answer.
+A random order of n different steps earns 1/n on average, as many places as a permutation keeps: one. Gold fills put
+back into the blanks are the worked answer.
 
 How the paper chooses spans, matches fills and weighs the kinds is not confirmed; here spans are numbers, m is drawn
 from 1 to 4 (`runs.exercises.blanks`), and both kinds are equally frequent. The separator of steps and both prompts are
