@@ -230,7 +230,6 @@ def test_what_was_cut_is_worth_the_same_whatever_was_paid_and_the_rest_what_it_w
     assert not batch.rewards[~batch.action_mask].any()
 
 
-@pytest.mark.xfail(strict=True, reason="MissingEnd puts the whole difference on every row: rewards/control.py")
 def test_an_episode_of_several_rows_that_was_cut_is_worth_it_once() -> None:
     batch = missing(played(StopReason.MAX_TOKENS, 0, 0.25, 0.5, 0.0), played(StopReason.CONTEXT_OVERFLOW, 1, 4.0))
     assert batch.scores.tolist() == [-1.0] * 3 + [-1.0]

@@ -22,14 +22,14 @@ ROUNDING = 1e-9
 class MissingEnd(TokenReward):
     """A completion that was cut before its end is worth `value`, whatever the parts before paid (arXiv:2404.16767).
 
-    Shapes: [B, T]; the difference stands on the last action token.
+    Shapes: [B, T]; the difference stands on the last action token of an episode's last row.
 
     >>> from types import SimpleNamespace as Rows
     >>> from etude.core.episodes import Episode, Problem, StopReason
     >>> reasons = StopReason.MAX_TOKENS, StopReason.TERMINATED
     >>> cut, whole = (Episode(Problem("p", "?"), [], stop=why) for why in reasons)
     >>> rows = Rows(rewards=torch.tensor([[0.0, 0.5], [0.0, 0.5]]), scores=torch.tensor([0.5, 0.5]))
-    >>> rows.episodes, rows.action_mask = [cut, whole], torch.ones(2, 2)
+    >>> rows.episodes, rows.action_mask, rows.ends = [cut, whole], torch.ones(2, 2), lambda: torch.ones(2) > 0
     >>> (rows.rewards + MissingEnd(value=-1.0).shape(rows)).tolist()
     [[0.0, -1.0], [0.0, 0.5]]
     """
@@ -39,7 +39,7 @@ class MissingEnd(TokenReward):
 
     def shape(self, batch: TokenBatch) -> Tensor:
         cut = torch.tensor([e.stop.cut for e in batch.episodes], device=batch.scores.device)
-        missing = torch.where(cut, self.value - batch.scores, 0.0).to(batch.rewards)
+        missing = torch.where(cut & batch.ends(), self.value - batch.scores, 0.0).to(batch.rewards)
         return torch.zeros_like(batch.rewards).scatter(1, last_action(batch)[:, None], missing[:, None])
 
 
