@@ -78,6 +78,9 @@ FLAGS = {
     "--out": (["--out", "/dev/null/run"], "The folder /dev/null/run cannot be made: Not a directory"),
     "--config": (["--config", "none.toml"], "There is no file none.toml"),
     "--data": (["sac", "--task", "Pendulum-v1", "--data", "none.npz"], "sac acts, and would not read the logs"),
+    "--heldout": (
+        ["td3-bc", "--task", "pendulum", "--data", "a.npz", "--heldout", "b.npz"], "heldout is for what cannot be"
+    ),
     "--columns": (["--columns", "prompt=x"], "--columns sets it, which means nothing here: leave it out"),
     "--answer": (["--answer", "boxed"], "--answer sets it, which means nothing here: leave it out"),
     "--skip-bad-rows": (["--skip-bad-rows"], "--skip-bad-rows sets it, which means nothing here"),

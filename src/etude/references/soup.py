@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from etude.core.fields import Probability
 from etude.core.slots import Reference
 from etude.core.worlds import World
-from etude.policies.texts.models import as_it_is, check_alike
+from etude.runtime.checkpoints import check_shapes, newest_model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +48,7 @@ class Soup(Reference):
     share: Probability | None = None
 
     def check(self) -> None:
-        object.__setattr__(self, "models", tuple(map(as_it_is, self.models)))
+        object.__setattr__(self, "models", tuple(map(newest_model, self.models)))
 
     def objection(self, method: Method) -> str | None:
         wants = "averages the policy with no other model: name runs with --set reference.models=RUN."
@@ -63,6 +63,6 @@ class Soup(Reference):
         start, others = {k: v.detach() for k, v in policy.masters.whole().items()}, []
         for model in self.models:
             found = type(policy).load(model, device=str(policy.device)).merged().state_dict()
-            check_alike(model, start, found, "the policy")
+            check_shapes(model, start, found, "the policy")
             others.append({k: found[k].to(v) for k, v in start.items()})
         policy.move_reference(1.0, self.averaged(start, others))

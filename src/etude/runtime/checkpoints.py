@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from etude.core.errors import CheckpointError
+from etude.core.errors import CheckpointError, ConfigError
 from etude.runtime import disk
 
 if TYPE_CHECKING:
@@ -101,6 +101,21 @@ def newest(root: Path, stored: bool = True) -> tuple[Path, list[str]]:
     if damage:
         raise CheckpointError(f"No checkpoint in {root} is whole. {' '.join(damage)} Restore one from a copy.")
     raise CheckpointError(f"There is no checkpoint in {root}.")
+
+
+def newest_model(name: str) -> str:
+    """A model by its name; of a run the folder of its newest whole checkpoint as it is now, since a run may go on."""
+    runs = Path(name) / "checkpoints"
+    return str(newest(runs)[0] / "model") if runs.is_dir() else name
+
+
+def check_shapes(model: str, own: Mapping[str, Tensor], other: Mapping[str, Tensor], whose: str) -> None:
+    """Raise ConfigError for a model whose weights have other names or shapes than those that it is averaged with."""
+    if wrong := [k for k, v in own.items() if k not in other or other[k].shape != v.shape]:
+        raise ConfigError(
+            f"{model!r} has another shape than {whose} ({wrong[0]}), so that they have no average: name models of the "
+            "same kind."
+        )
 
 
 def verify(path: Path, stored: bool = True) -> str:

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from etude.core.batches import TokenBatch
 from etude.core.errors import ConfigError
 from etude.core.part import Need, Part
 from etude.core.worlds import World
-from etude.runtime.checkpoints import newest
+from etude.runtime.checkpoints import check_shapes, newest_model
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from etude.core.method import Method
     from etude.policies.language import LanguagePolicy
-
-
-def as_it_is(model: str) -> str:
-    """A model by its name; of a run the folder of its newest whole checkpoint as it is now, since a run may go on."""
-    runs = Path(model) / "checkpoints"
-    return str(newest(runs)[0] / "model") if runs.is_dir() else model
-
-
-def check_alike(model: str, own: Mapping[str, Tensor], other: Mapping[str, Tensor], whose: str) -> None:
-    """Raise ConfigError for a model whose weights have other names or shapes than those that it is averaged with."""
-    if wrong := [k for k, v in own.items() if k not in other or other[k].shape != v.shape]:
-        raise ConfigError(
-            f"{model!r} has another shape than {whose} ({wrong[0]}), so that they have no average: name models of the "
-            "same kind."
-        )
 
 
 class Model(Part, abstract=True):
@@ -103,7 +87,7 @@ class SavedModel(Model):
     model: str = ""
 
     def check(self) -> None:
-        object.__setattr__(self, "model", as_it_is(self.model))
+        object.__setattr__(self, "model", newest_model(self.model))
 
     def objection(self, method: Method) -> str | None:
         return None if self.model else "names no model: set its field model to a run, a folder or a hub name."
@@ -145,7 +129,7 @@ class AverageModel(Model):
     weights: tuple[float, ...] = ()
 
     def check(self) -> None:
-        object.__setattr__(self, "models", tuple(map(as_it_is, self.models)))
+        object.__setattr__(self, "models", tuple(map(newest_model, self.models)))
         if self.weights and (len(self.weights) != len(self.models) or min(self.weights) < 0 or sum(self.weights) <= 0):
             raise ConfigError(
                 f"AverageModel takes a weight of at least 0 for each of its {len(self.models)} models, and one above "
@@ -167,7 +151,7 @@ class AverageModel(Model):
             first, *others = (_loaded(model, policy) for model in self.models)
             found = [one.model.state_dict() for one in (first, *others)]  # adapters are folded in
             for model, one in zip(self.models[1:], found[1:]):
-                check_alike(model, found[0], one, repr(self.models[0]))
+                check_shapes(model, found[0], one, repr(self.models[0]))
             first.model.load_state_dict(self.averaged(found))
             self.made["speaker"] = first
         speaker: LanguagePolicy = self.made["speaker"]
