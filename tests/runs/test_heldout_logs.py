@@ -15,7 +15,7 @@ from etude.evaluation.off_policy import judge
 from etude.evaluation.off_policy.fqe import FQE
 from etude.runs.train import resume
 from etude.runs.training import Result
-from log_toys import pendulum_columns, written
+from log_toys import cartpole_columns, pendulum_columns, written
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 SMALL = {"policy.network.hidden": "4,4", "critic.network.hidden": "4,4", "sampling.batch": 4}
@@ -68,6 +68,12 @@ def test_what_cannot_judge_is_refused(tmp_path: Path, logs: Path, later: Path) -
         etude.train("td3-bc", "pendulum", data=logs, heldout=later, out=tmp_path / "run", quiet=True)
     with pytest.raises(ConfigError, match=r"evaluate_every says when returns are played\. There is no environment"):
         trained(logs, later, tmp_path / "run", evaluate_every=250)
+    few = written(tmp_path / "few.npz", pendulum_columns(episodes=4, seed=5))
+    with pytest.raises(DataError, match=r"few\.npz has 4 episodes, and an estimate needs at least 5"):
+        trained(logs, few, tmp_path / "run")
+    pole = written(tmp_path / "pole.npz", cartpole_columns())
+    with pytest.raises(DataError, match=r"pole\.npz has other observations or actions than .*july"):
+        trained(logs, pole, tmp_path / "run", set={**SMALL, "task.allow": "constant-rewards"})
     with pytest.raises(DataError, match=r"nothing at .*september\.npz"):
         trained(logs, tmp_path / "september.npz", tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -14,6 +14,7 @@ import etude
 import processes
 from etude.core.errors import CheckpointError, ConfigError, DataError
 from etude.core.registry import get_method
+from etude.policies.control import replay
 from etude.runs.actions_of_logs import check_takes
 from etude.runs.kinds import run_of
 from etude.runs.train import resume
@@ -156,6 +157,21 @@ def test_actions_of_another_kind_are_refused_with_a_sibling(tmp_path: Path, logs
     with pytest.raises(ConfigError, match=r"bc-discrete does not take the actions of .*Box.*: .*bc.* do"):
         etude.train("bc-discrete", "pendulum", data=logs, out=tmp_path / "run", quiet=True, steps=250)
     assert not (tmp_path / "run").exists()
+
+
+def test_what_is_wrong_with_a_policy_whatever_actions_are_is_said_as_it_is(
+    logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = replay.acting
+
+    def acting(method: Any, *rest: Any) -> Any:
+        if method.id == "iql":
+            raise ConfigError("There is no such network.")
+        return made(method, *rest)
+
+    monkeypatch.setattr(replay, "acting", acting)
+    with pytest.raises(ConfigError, match=r"^There is no such network\.$"):
+        check_takes(get_method("iql"), LoggedTask(data=str(logs)).logs())
 
 
 def test_fields_of_the_task_reach_logs_and_environment(logs: Path) -> None:

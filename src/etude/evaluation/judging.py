@@ -178,7 +178,7 @@ def evaluate_judging(
     own = evaluate_problems(policy, task, chosen, split, samples=samples, seed=seed, experience=experience)
 
     def beside(i: int, n: int) -> str | None:
-        """The solution in view while another is judged: the next one; of a single one that it is."""
+        """The solution in view while number n - 1 is judged: the next one, which of a single one is itself."""
         row = own.episodes[i]
         return row[n % len(row)].completion if judging == "self-ref" else None
 

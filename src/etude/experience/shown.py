@@ -259,7 +259,7 @@ def _again(attempt: Episode, prompt: Prompt, stage: int, what: str = "look") -> 
 
 
 def without_answers(task: Task) -> str | None:
-    """What a task says which of its first problems have no worked answer, none of them."""
+    """What to say of a task none of whose first problems has a worked answer; None of others."""
     if not isinstance(task, LanguageTask):
         return None
     pool = task.problems("train")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from gymnasium.spaces import Box, Discrete, Space
+
 from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.population import Member, Population
@@ -12,18 +16,20 @@ from etude.experience.logs.table import Logs
 
 def check_takes(method: Method, logs: Logs) -> None:
     """Raise ConfigError for a method that does not act in the space of logs, with its nearest that do: those that share
-    a word of its id, or that imitate."""
-    problem = _problem(method, logs)
+    a word of its id, or that imitate. What has nothing to do with the kind of actions is raised as it is."""
+    space = logs.spaces.action_space
+    problem = _problem(method, logs, space)
     if problem is None:
         return
-    others = [each.id for each in _of_logs() if _problem(each, logs) is None]
-    if not others:
+    elsewhere = Box(-1.0, 1.0, (1,)) if isinstance(space, Discrete) else Discrete(2)
+    others = [each.id for each in _of_logs() if _problem(each, logs, space) is None]
+    if not others or _problem(method, logs, elsewhere) is not None:
         raise problem
     words = set(method.id.split("-")) - {"discrete"}
     near, imitating = ([name for name in others if own & set(name.split("-"))] for own in (words, {"bc"}))
     named = near or imitating
     raise ConfigError(
-        f"{method.id} does not take the actions of {logs.where}, {logs.spaces.action_space}: {' and '.join(named)} "
+        f"{method.id} does not take the actions of {logs.where}, {space}: {' and '.join(named)} "
         f"{'does' if len(named) == 1 else 'do'}, and {len(others) - len(named)} more of the family offline (etude "
         "methods)."
     )
@@ -36,14 +42,13 @@ def _of_logs() -> list[Method]:
     return [each for each in found if getattr(each.slots().get("experience"), "reads_logs", False)]
 
 
-def _problem(method: Method, logs: Logs) -> ConfigError | None:
-    """Why its policy cannot act in the space of logs."""
+def _problem(method: Method, logs: Logs, actions: Space[Any]) -> ConfigError | None:
+    """Why its policy, seeing what logs hold, cannot act in a space."""
     from etude.experience.spaces import observation_shape
     from etude.policies.control.replay import acting
 
-    seen, done = logs.spaces.observation_space, logs.spaces.action_space
     try:
-        acting(method, observation_shape(seen), done, Population([Member(0)]))
+        acting(method, observation_shape(logs.spaces.observation_space), actions, Population([Member(0)]))
     except ConfigError as error:
         return error
     return None

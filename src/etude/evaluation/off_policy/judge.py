@@ -50,8 +50,7 @@ def judge(
     Raises: DataError for fewer than five episodes, ConfigError for logs of other spaces.
     """
     episodes, stream, fitted = Episodes.of(logs), Stream(seed, ("judge",)), fqe or FQE()
-    if episodes.count < FEWEST:
-        raise DataError(f"{logs.where} has {episodes.count} episodes, and an estimate needs at least {FEWEST}.")
+    check_enough(logs)
     on = judged.on(logs, stream.split("actions").torch)
     found = {"logged": replace(per_decision(episodes, np.ones(episodes.rows.shape), gamma), effective=None)}
     sentences = [_what(logs, episodes, gamma)]
@@ -74,6 +73,12 @@ def judge(
     found["action-distance"] = action_distance(episodes, on.acts)
     found["beyond-logs"] = beyond_logs(episodes, on.acts)
     return Judgement(found, sentences, episodes.horizon)
+
+
+def check_enough(logs: Logs) -> None:
+    """Raise DataError for fewer episodes than an estimate takes."""
+    if logs.episodes < FEWEST:
+        raise DataError(f"{logs.where} has {logs.episodes} episodes, and an estimate needs at least {FEWEST}.")
 
 
 def _fit(fqe: FQE, episodes: Episodes, acts: Acts, gamma: float, stream: Stream) -> FittedQ:

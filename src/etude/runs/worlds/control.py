@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from etude.evaluation.intervals import Interval
     from etude.evaluation.restored import Acting, RestoredPolicies
+    from etude.experience.logs.table import Logs
     from etude.loops.on_policy import OnPolicyLoop
 
 SEEDS = 10
@@ -99,10 +100,10 @@ def prepare(method: Method, task: ControlTask, options: Options) -> None:
     members(method, options)
     _elsewhere(method, task, options)
     if isinstance(task, LoggedTask):
-        judging = task.judging().logs().fingerprint if task.heldout else None
+        judging = task.judging().logs() if task.heldout else None
         _check_reads(method, task)
-        if task.logs().fingerprint == judging:
-            raise DataError(f"{task.heldout} holds what is learned from: judge by logs that nothing is learned from.")
+        if judging is not None:
+            _check_judges(judging, task.logs())
         if options.evaluate_every is not None and "between" not in task.evaluated():
             raise ConfigError(f"evaluate_every says when returns are played. {task.needs_reward()}")
     task.make([0], 1).close()
@@ -119,6 +120,18 @@ def _check_reads(method: Method, task: LoggedTask) -> None:
             "learns from logs (bc, td3-bc, iql)."
         )
     check_takes(method, task.logs())
+
+
+def _check_judges(judging: Logs, own: Logs) -> None:
+    """Raise DataError, before anything is trained, for logs that cannot judge what is learned from the own ones."""
+    from etude.evaluation.off_policy.judge import check_enough
+
+    if judging.fingerprint == own.fingerprint:
+        raise DataError(f"{judging.where} holds what is learned from: judge by logs that nothing is learned from.")
+    theirs, ours = ((x.observations.shape[1:], x.actions.shape[1:]) for x in (judging, own))
+    if theirs != ours:
+        raise DataError(f"{judging.where} has other observations or actions than {own.where}: {theirs}, not {ours}.")
+    check_enough(judging)
 
 
 def arguments(method: Method, task: ControlTask, options: Options) -> dict[str, Any]:
