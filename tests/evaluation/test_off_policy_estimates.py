@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from etude.cli.evaluate import _table
 from etude.core.population import Population
 from etude.core.step_slots import Network
 from etude.core.streams import Stream
@@ -21,6 +23,8 @@ from etude.evaluation.off_policy.importance import (
     per_decision,
     weighted_per_decision,
 )  # fmt: skip
+from etude.runs.evaluate import Evaluated
+from etude.runs.worlds import EvaluationOptions, control
 from etude.tasks.tabular.finite import FiniteMDP
 
 S, A, GAMMA = 3, 2, 0.9
@@ -153,6 +157,39 @@ def test_weights_by_hand() -> None:
     cut = replace(episodes, terminated=np.zeros(2, bool))  # nobody saw what the other would have earned
     assert per_decision(cut, weights, 0.5).value == pytest.approx(1.75 + 0.5 * 4) and cut.cut_early() == 1
     assert effective_sample_size(np.array([3.0, 1.0])) == pytest.approx(1.6)
+
+
+def one_step(log_ratios: list[float]) -> tuple[Episodes, Numbers]:
+    """Episodes of one step that earn 1, 2, 3 and so on, and their weights."""
+    count = len(log_ratios)
+    place, there = np.arange(count)[:, None], np.ones((count, 1), bool)
+    episodes = Episodes(place, there, np.ones(count, bool), 1.0 + np.arange(count)[:, None])
+    return episodes, cumulative_weights(episodes, np.array(log_ratios))
+
+
+@pytest.mark.parametrize("estimator", [per_decision, weighted_per_decision])
+@pytest.mark.parametrize(
+    ("weights", "effective", "doubted"),
+    [([1.0] * 10, 10.0, False), ([1.0] * 9, 9.0, True), ([1.0] * 12 + [8.0], 20**2 / 76, True),
+     ([3.0] * 30 + [0.1] * 500, 140**2 / 275, False)],
+)  # fmt: skip
+def test_below_ten_effective_episodes_every_estimate_says_that_its_interval_means_nothing(
+    estimator: Any, weights: list[float], effective: float, doubted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """(sum w)^2 / sum w^2 by hand; `etude evaluate --data` prints the sentence below its table, or none."""
+    found = estimator(*one_step(np.log(weights).tolist()), GAMMA)
+    assert found.effective == pytest.approx(effective)
+    sentence = f"an effective sample size of {effective:.1f} is below 10: its interval means nothing"
+    assert found.reason == (sentence if doubted else "")
+    assert found.to_json()["reason"] == found.reason
+    mean = student(1.0, np.arange(3.0))
+    shown = {"a run": Evaluated({"logs": {"logged": mean, "importance-sampling": found}}, control)}  # type: ignore[arg-type]
+    _table(shown, EvaluationOptions(data="rows.npz"))
+    printed = capsys.readouterr().out.splitlines()
+    said = [line for line in printed if "means nothing" in line]
+    assert said == ([f"importance-sampling: {sentence}."] if doubted else [])
+    row = next(line for line in printed if "importance-sampling" in line and line not in said)
+    assert f" {effective:.1f} " in row and f" {found.value:.{control.WORDING.digits}f} " in row
 
 
 def test_choices_that_the_policy_never_takes_weigh_nothing(logs) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -144,6 +145,42 @@ def test_nothing_else_is_written_over(tmp_path: Path) -> None:
         open_logs(Path(other.data), episode_length=20)
     list(data_convert([Path(task.data)], Path(other.data), "pendulum"))
     assert open_logs(Path(other.data)).fingerprint == task.logs().fingerprint, "what it wrote itself is replaced"
+
+
+class Killed(BaseException):
+    """As if the process had ended."""
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_a_conversion_that_is_killed_while_it_replaces_another_is_started_again(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the old folder goes aside, before the new one takes its name, and in the middle of removing the old."""
+    one, other = (written(tmp_path / f"{k}.npz", pendulum_columns(episodes=2 + k)) for k in range(2))
+    out = tmp_path / "mapped"
+    list(data_convert([one], out))
+    moved, removed, left = Path.rename, shutil.rmtree, [at]
+
+    def rename(path: Path, target: Path) -> Path:
+        if left[0] == 0:
+            raise Killed
+        left[0] -= 1
+        return moved(path, target)
+
+    def rmtree(path: Path, **options: bool) -> None:
+        if path.exists() and left[0] == 0:
+            (path / ABOUT).unlink()
+            raise Killed
+        removed(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        patch.setattr(shutil, "rmtree", rmtree)
+        with pytest.raises(Killed):
+            list(data_convert([other], out))
+    list(data_convert([other], out))
+    assert LoggedTask(data=str(out)).logs().fingerprint == LoggedTask(data=str(other)).logs().fingerprint
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0.npz", "1.npz", "mapped"]
 
 
 def test_moments_of_pieces_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

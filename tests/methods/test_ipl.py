@@ -112,6 +112,17 @@ def test_a_model_ranks_states_as_a_judge_without_errors_does() -> None:
     assert tau[0.0] > 0.9 and abs(tau[0.5]) < 0.6
 
 
+@pytest.mark.slow
+def test_a_linear_model_ranks_all_states_as_progress_that_is_linear_does() -> None:
+    """The likeliest weights point where progress grows, as far as 20,000 pairs say: tau > 0.99, and up."""
+    logs, way = random_logs(8000), np.array([1.0, -0.5, 0.0])
+    logs = Logs(**{**vars(logs), "rewards": (logs.observations @ way).astype(np.float32)})
+    asked = ScriptedPreferences(pairs=20_000, length=1)(logs, IPL)
+    part = RewardsFromPreferences(actions=False, ensemble=1, hidden=(), lr=1e-2, batch=512, updates=1500)
+    found = part.bind()(asked, IPL).rewards
+    assert kendalltau(found, logs.observations @ way).statistic > 0.99
+
+
 def test_only_differences_between_segments_count() -> None:
     rewards, preferred = torch.randn(7, 2, 4, dtype=torch.float64), (torch.rand(7) < 0.5).double()
     loss = preference_loss(rewards, preferred)

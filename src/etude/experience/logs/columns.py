@@ -53,7 +53,8 @@ class ColumnFiles:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.unfinished = folder, folder.with_name(f".{folder.name}.unfinished")
+        self.folder = folder
+        self.unfinished, self.replaced = (folder.with_name(f".{folder.name}.{x}") for x in ("unfinished", "replaced"))
         self.files = dict[str, BinaryIO]()
         self.shapes = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]()
         self.rows, self.spaces = 0, None
@@ -61,7 +62,8 @@ class ColumnFiles:
     spaces: Spaces | None
 
     def __enter__(self) -> Self:
-        shutil.rmtree(self.unfinished, ignore_errors=True)
+        for left in (self.unfinished, self.replaced):
+            shutil.rmtree(left, ignore_errors=True)
         self.unfinished.mkdir(parents=True)
         return self
 
@@ -106,8 +108,10 @@ class ColumnFiles:
         about = {"observation_space": seen, "action_space": done, "spaces_said_by": self.spaces.said_by,
                  "rows": self.rows, "episodes": logs.episodes, "fingerprint": logs.fingerprint}  # fmt: skip
         (self.unfinished / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.folder.exists():
+            self.folder.rename(self.replaced)  # whole, so that a kill leaves no part of a conversion under its name
         self.unfinished.rename(self.folder)
+        shutil.rmtree(self.replaced, ignore_errors=True)
 
 
 def read_converted(path: Path, spaces: Spaces | None) -> Logs:

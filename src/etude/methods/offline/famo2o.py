@@ -18,7 +18,8 @@ Changes IQL in four places (arXiv:2310.17966), in the form that it has on IQL:
 4. halfway it goes on in the environment with all of the logs beside its own steps, and the rows' b come from the model.
 
 V and critics are IQL's. The rate stays, as where IQL's authors go on online. Bounds are 1 and 5 for locomotion, 8 and
-14 for mazes. With both the same it is IQL with one more constant in view.
+14 for mazes. With both the same it is IQL with one more constant in view. Its form on CQL, where b weighs Q
+beside the entropy, is not here.
 """
 
 from __future__ import annotations

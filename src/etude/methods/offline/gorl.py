@@ -15,7 +15,8 @@ Changes TD3+BC in two places:
 
 The expert's rows stand in the logs, and are learned from as others are: the baseline has them too. No code was
 released, and the paper was not at hand: the form of the bilevel step, one layer of 100 units, and the distance c_i as
-all that B reads are taken from descriptions of it, and are a reading.
+all that B reads are taken from descriptions of it, and are a reading. It is put on IQL, CQL and SAC-N there too, and an
+advantage is something else that B may read: neither is here.
 """
 
 from __future__ import annotations

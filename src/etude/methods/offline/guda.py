@@ -13,7 +13,8 @@ says whether it would have gone so there, so that none crosses a wall. It makes 
 within 45 degrees of the way to the next cell on the shortest way to the goal, or arrives. Quarters alone, since pushes
 are bounded along each axis.
 
-No code was found: the rule for mazes is a reading of the paper's, and cars and football are not there.
+No code was found: the rule for mazes is a reading of the paper's, and cars, football and the baseline whose steps a
+learned model of the dynamics makes up are not there.
 """
 
 from __future__ import annotations

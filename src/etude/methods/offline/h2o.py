@@ -23,7 +23,8 @@ Changes CQL in five places:
 The task is the simulator, `--data` the real logs; what the policy earns in the real world is `etude evaluate RUN
 --task REAL`. The authors act 1,000 steps and then make 1,000 updates, draw other rows for the discriminators, 256 of
 each kind, and hold the entropy at 0; here an update follows each step, rows are those of the update, and the entropy is
-CQL's. Without w: `critic=q-functions`; without the gap: `critic.penalties=none`.
+CQL's. Without w: `critic=q-functions`; without the gap: `critic.penalties=none`. The paper's plain variant, sum_sim
+omega Q in place of the logarithm of the sum of exponentials, is not here.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ Changes IQL in four places:
 For another gamma or c set `critic.backup.low` and `high` by that formula. Rewards that preferences are made of by a
 script are `scripted-preferences`; nobody sees them afterwards (`forget-rewards`). With
 `--set transforms=scripted-preferences,rewards-from-preferences` IQL learns from the rewards of a model instead, the
-baseline. The paper asks online too, which is not here.
+baseline. The paper asks online too, has a form on AWAC, in which V(s') is Q of what the policy does there, and a
+baseline whose rewards a transformer learns: none of these is here.
 """
 
 from __future__ import annotations

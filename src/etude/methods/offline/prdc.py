@@ -12,7 +12,8 @@ where no state was there twice, the row's own action, TD3+BC. The search has no 
 for mazes of ants.
 
 The paper's loss is the distance between [beta s, mu(s)] and its nearest row; as its authors' code has it the square is
-of the actions alone and a mean over their numbers.
+of the actions alone and a mean over their numbers. What is reported is how far the nearest row is, not how much
+more Q says than the logs went on to earn.
 """
 
 from __future__ import annotations

@@ -26,6 +26,9 @@ ReCOIL, `recoil`, imitates an expert's episode out of arbitrary ones. It changes
 
 The code that was released for ReCOIL has (Q - 200)^2 on rows of the expert's in the place of the contrast, pays -2 in
 each row, and takes -200 for what terminates; here nothing follows what terminates, as in the paper.
+
+The paper sees many methods as one: a dual in Q or in V, an f, and whose data (CQL, XQL, OPOLO, SMODICE). That is no
+module here, and V learns at what was done alone, not at random actions besides.
 """
 
 from etude.core.claims import Claim, Measure

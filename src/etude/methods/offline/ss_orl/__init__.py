@@ -14,7 +14,8 @@ least, so that the model never saw what good episodes do. `known-actions` leaves
 Sizes are those of the authors' code: two layers of 1024 with dropout, a hundred steps of Adam, of which the weights
 stay that were best on a tenth of the labelled episodes, looked at every ten steps. As there states are standardised,
 and what was before an episode is zeros before that. There the last state of an episode is left out of its last row, and
-the variance is about the mean that was cut; here neither. Actions are in units.
+the variance is about the mean that was cut; here neither. Actions are in units. A run says how unsure the model is, and
+not how far it is off on episodes whose returns are within, or beyond, those of the labelled ones, as the paper does.
 """
 
 from etude.core.claims import Claim, Measure
