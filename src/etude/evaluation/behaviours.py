@@ -137,21 +137,31 @@ class NoisyController(_WithoutMemory):
         self.label = f"controller epsilon={epsilon:g}"
 
     def act(self, seen: NDArray[np.float32], generator: torch.Generator) -> tuple[NDArray[np.float32], Floats]:
-        from scipy.special import logsumexp, ndtr, ndtri
+        from scipy.special import ndtr, ndtri
 
         middle, deviation = self.controller(seen), self.deviation
         low, high = ((x - middle) / deviation for x in (self.space.low, self.space.high))
         uniform = torch.rand(middle.shape, generator=generator, dtype=torch.float64).numpy()
-        room = ndtr(high) - ndtr(low)  # a half at least, about
-        drawn = middle + deviation * ndtri(ndtr(low) + uniform * room)
+        drawn = middle + deviation * ndtri(ndtr(low) + uniform * (ndtr(high) - ndtr(low)))
         rarely = torch.rand(len(seen), 1, generator=generator).numpy() < self.epsilon
         other = self.anything.drawn(len(seen), generator)
         actions = np.where(rarely, other, drawn).astype(np.float32).clip(self.space.low, self.space.high)
-        apart = (actions - middle) / deviation
-        own = (-(apart**2) / 2 - np.log(math.sqrt(2 * math.pi) * deviation * room)).sum(-1)
+        return actions, self._logp(middle, actions)
+
+    def logp(self, seen: NDArray[np.float32], actions: NDArray[np.float32]) -> Floats:
+        """[E] how likely actions [E, A] are at observations [E, D]."""
+        return self._logp(self.controller(seen), actions)
+
+    def _logp(self, middle: Floats, actions: NDArray[np.float32]) -> Floats:
+        from scipy.special import logsumexp, ndtr
+
+        low, high = ((x - middle) / self.deviation for x in (self.space.low, self.space.high))
+        room = ndtr(high) - ndtr(low)  # a half at least, about
+        apart = (actions - middle) / self.deviation
+        own = (-(apart**2) / 2 - np.log(math.sqrt(2 * math.pi) * self.deviation * room)).sum(-1)
         weights = np.array([[1 - self.epsilon], [self.epsilon * self.anything.density]])
-        logp: Floats = logsumexp(np.stack([own, np.zeros_like(own)]), 0, weights)
-        return actions, logp
+        found: Floats = logsumexp(np.stack([own, np.zeros_like(own)]), 0, weights)
+        return found
 
 
 class Wanderer:
