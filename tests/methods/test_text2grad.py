@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -65,6 +66,7 @@ class OfTheLast(WordCritic):
         ([("no", -1.0), ("a", 1.0)], ["a", "b"], [1.0, 0]),  # given up, and the next looked for in its place
         ([("a", 1.0), ("a", -1.0)], ["a", "a", "."], [1.0, -1.0, 0]),
         ([("B", 1.0)], ["", " b", ","], [0, 1.0, 0]),
+        ([("don't,", 1.0)], [" don", "'", "t", ","], [1.0, 0, 1.0, 0]),  # punctuation is paid nothing
         ([], ["a"], [0.0]),
         ([("a", 1.0)], [], []),
     ],
@@ -125,8 +127,9 @@ def rows() -> tuple[TokenBatch, Context]:
 def test_a_score_of_the_last_token_alone_is_ppo(rows: tuple[TokenBatch, Context]) -> None:
     batch, context = rows
     ends = (batch.action_mask.cumsum(1) == batch.action_counts[:, None]) & batch.action_mask
-    special = torch.tensor(context.policy.tokenizer.all_special_ids)
-    said = ~torch.isin(batch.tokens[ends], special)
+    tokenizer = context.policy.tokenizer
+    texts = ["" if i in tokenizer.all_special_ids else tokenizer.decode([i]) for i in batch.tokens[ends].tolist()]
+    said = torch.tensor([any(map(str.isalnum, text)) for text in texts])
     paid = WordRewards(critic=OfTheLast()).bind().shape_in(batch, context)
     assert paid[ends].tolist() == [0.5 if on else 0.0 for on in said.tolist()] and bool(said.any())
     assert not paid[~ends].any()
@@ -173,7 +176,8 @@ def test_the_divergence_over_all_words_is_what_sampled_ratios_estimate(rows: tup
     assert float(full_kl(logp, logp)) == 0
 
 
-def test_long_answers_count_less_where_it_is_asked_for() -> None:
-    assert WordRewards().factor(1000) == 1
-    shrinking = [WordRewards(shrink=1.0).factor(n) for n in (10, 48, 60, 96, 200)]
-    assert shrinking[:2] == [1, 1] and shrinking == sorted(shrinking, reverse=True) and shrinking[-1] < 0.2
+def test_late_tokens_count_less_where_it_is_asked_for() -> None:
+    assert (WordRewards().factors(1000) == 1).all()
+    shrinking = WordRewards(shrink=1.0).factors(200)
+    assert (shrinking[:48] == 1).all() and (shrinking[48:].diff() < 0).all()
+    assert shrinking[59].item() == pytest.approx(2 / (1 + math.exp(12 / 48))) and shrinking[-1] < 0.2

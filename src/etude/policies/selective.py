@@ -9,8 +9,8 @@ distribution over 2 V outputs, output k V + w being word w by voice k, so what s
 top-k filter both together ("cat"), and the word alone has the chance lambda_t(0) p_0(w) + lambda_t(1) p_1(w). E' begins
 as E. Only LSTM, W, E' and U learn. `adapter:` is the same with lambda_t = (0, 1): the adapter writes alone.
 
-The states that everything is computed from, [h, h + W z, z, c] with c = log lambda - log sum exp of each voice's
-logits, are what the output layer is linear in.
+The states that everything is computed from, [h, h + W z, z, c / 2^14] with c = log lambda - log sum exp of each
+voice's logits, are what the output layer is linear in. So small, c sways nothing else that reads them (a value head).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
 from etude.policies.loading import SELECTIVE_TYPE, move
 
-FAR = 1e4
-"""A logit of minus this is a probability of exactly 0."""
+FAR = 2.0**14
+"""A logit of minus this is a probability of exactly 0. States say c in parts of it, a power of two and so exactly."""
 LAYERS, MOST = 2, 512
 """Layers of the LSTM, and its width at most: it is as wide as the frozen model up to there."""
 
@@ -88,7 +88,7 @@ class Voices(nn.Module):
         return found
 
     def states(self, h: Tensor, z: Tensor) -> Tensor:
-        """[h, h + W z, z, c], of which the joint logits are a linear function."""
+        """[h, h + W z, z, c / FAR], of which the joint logits are a linear function."""
         g, frozen = h + self.towards(z), self.frozen.get_output_embeddings()
         with torch.no_grad():
             first = frozen(h).logsumexp(-1)
@@ -96,7 +96,7 @@ class Voices(nn.Module):
         chosen = self.selector(z).log_softmax(-1)
         if self.alone:
             chosen = torch.zeros_like(chosen) - torch.tensor([FAR, 0.0]).to(chosen)
-        return torch.cat([h, g, z, chosen - normalisers], -1)
+        return torch.cat([h, g, z, (chosen - normalisers) / FAR], -1)
 
 
 class Joint(nn.Module):
@@ -111,9 +111,9 @@ class Joint(nn.Module):
         """[2 V, 2 H + width + 2]."""
         (own,) = self.voices
         frozen, words = own.frozen.get_output_embeddings().weight, own.words.weight
-        size, width, one = words.shape[1], own.lstm.hidden_size, words.new_ones(len(words), 1)
-        first = pad(torch.cat([pad(frozen, (0, size + width)), one], 1), (0, 1))
-        return torch.cat([first, torch.cat([pad(words, (size, width + 1)), one], 1)])
+        size, width, far = words.shape[1], own.lstm.hidden_size, words.new_full((len(words), 1), FAR)
+        first = pad(torch.cat([pad(frozen, (0, size + width)), far], 1), (0, 1))
+        return torch.cat([first, torch.cat([pad(words, (size, width + 1)), far], 1)])
 
     def forward(self, states: Tensor) -> Tensor:
         return linear(states, self.weight)

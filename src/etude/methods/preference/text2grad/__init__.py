@@ -15,9 +15,9 @@ Changes PPO-RLHF in four places:
 
 So a poor word lowers the probability of its own tokens, and GAE spreads no blame further than the critic predicts. The
 critic is trained before, here by `etude train sft --task digest --set task.asks=critiques`; what it was shown is not
-free, so a comparison with a scalar reward says both budgets. The released run on summaries also multiplies scores by a
-factor that falls with a token's place from the 48th on; here it is one of a completion's, by its words above 48
-(`rewards.word-rewards.shrink=1`). Early stopping by KL is off in both.
+free, so a comparison with a scalar reward says both budgets. The released run on summaries also multiplies a score by a
+factor that falls with its token's place from the 48th on (`rewards.word-rewards.shrink=1`). Early stopping by KL is off
+in both.
 """
 
 from etude.core.claims import Claim, Measure

@@ -27,7 +27,7 @@ def read_scores(text: str) -> list[tuple[str, float]]:
 
 
 def matched(words: Sequence[tuple[str, float]], tokens: Sequence[str]) -> list[float]:
-    """A score for every token: that of the word which it is, or is a part of; 0 for all others.
+    """A score for every token: that of the word which it is, or is a part of; 0 for punctuation and all others.
 
     From the left, up to nine tokens together are compared with the next word, white space around them and case aside.
     Where none are it, up to five tokens are passed over; if the word is not there either, it is given up and the next
@@ -43,7 +43,8 @@ def matched(words: Sequence[tuple[str, float]], tokens: Sequence[str]) -> list[f
     found, place = [0.0] * len(tokens), 0
     for word, score in words:
         if (span := _span(word.casefold(), tokens, place)) is not None:
-            found[span.start : span.stop] = [score] * len(span)
+            for i in span:
+                found[i] = score if any(map(str.isalnum, tokens[i])) else 0.0
             place = span.stop
     return found
 

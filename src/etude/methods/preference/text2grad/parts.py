@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -113,14 +112,14 @@ class WordRewards(TokenReward):
 
     Args:
         critic: who says which words are good.
-        shrink: alpha of the factor 1 / (1 + exp(alpha (n - longest) / longest)) * 2, at most 1, on the scores of
-            completions of n > `longest` words; 0: none.
-        longest: words up to which nothing shrinks.
+        shrink: alpha of the factor 2 / (1 + exp(alpha (n - longest) / longest)), at most 1, on the score of a
+            completion's nth token; 0: none.
+        longest: tokens up to which nothing shrinks.
 
     Shapes: [B, T], 0 outside the action mask.
 
-    >>> WordRewards(shrink=1.0, longest=48).factor(48), round(WordRewards(shrink=1.0, longest=48).factor(96), 3)
-    (1.0, 0.538)
+    >>> [round(x, 3) for x in WordRewards(shrink=1.0, longest=2).factors(4).tolist()]
+    [1.0, 1.0, 0.755, 0.538]
     """
 
     worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})
@@ -138,13 +137,13 @@ class WordRewards(TokenReward):
             places = batch.action_mask[row].nonzero()[:, 0]
             ids = batch.tokens[row, places].tolist()
             texts = ["" if i in special else str(tokenizer.decode([i])) for i in ids]
-            paid[row, places] = paid.new_tensor(matched(words, texts)) * self.factor(len(words))
+            paid[row, places] = paid.new_tensor(matched(words, texts)) * self.factors(len(ids)).to(paid)
         return paid
 
-    def factor(self, words: int) -> float:
-        """What scores of a completion of so many words are multiplied by."""
-        beyond = max(0, words - self.longest) / self.longest
-        return 2 / (1 + math.exp(self.shrink * beyond))
+    def factors(self, tokens: int) -> Tensor:
+        """[tokens] what the scores of a completion's tokens are multiplied by."""
+        beyond = (torch.arange(1, tokens + 1) - self.longest).clamp(min=0) / self.longest
+        return 2 * torch.sigmoid(-self.shrink * beyond)
 
 
 class AdaptiveFullKLPenalty(AdaptiveKLPenalty):
