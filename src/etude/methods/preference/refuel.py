@@ -18,7 +18,8 @@ Changes REBEL in three places:
 The dialogue that leads to x_h is itself the first of the two: h is drawn before it, so that what it says at turn h is
 one more sample. A dialogue that ends before turn h is left out. With `--set experience.turn=last` pairs are of the
 last turn alone. The paper's eta is 1e3, at rates of 3e-7; it divides by eta on the left, and this is the form of its
-code. Its second setting, in which dialogues before x_h are data, is not here.
+code. As in REBEL here each batch is passed over four times; the paper goes once over 64,000 pairs, in many batches. Its
+second setting, in which dialogues before x_h are data, is not here.
 """
 
 from __future__ import annotations
