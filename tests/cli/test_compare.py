@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from command import Cli
 
+from etude.core.registry import get_method
+from etude.core.worlds import World
 from etude.runs import jobs
+from etude.runs.comparing import _fields_of
 from etude.runs.jobs import Job, jobs_for
 from etude.runtime.interrupts import Interrupted
 
@@ -139,3 +142,18 @@ def test_a_signal_stops_the_workers_too() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
     assert process.returncode is not None, "it was waited for"
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_fields_of_a_part_that_only_some_have_are_set_in_these(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    arms = {name: get_method(name, World.CONTROL) for name in ("td3-bc", "iql", "bc")}
+    shared, critics, value = "policy.network.hidden=8", "critic.network.hidden=8", "value.network.hidden=8"
+    found = _fields_of(arms, [shared, critics, value])
+    assert found == {"td3-bc": [shared, critics], "iql": [shared, critics, value], "bc": [shared]}
+    assert capsys.readouterr().err.splitlines() == [
+        f"bc has no critic: {critics} is not set there.",
+        f"td3-bc has no value: {value} is not set there.",
+        f"bc has no value: {value} is not set there.",
+    ]
+    assert _fields_of({"bc": arms["bc"]}, [critics]) == {"bc": [critics]}  # and is refused with its sentence
+    refused = cli("compare", "bc", "bc+standardize-observations", "--task", "pendulum", "--set", critics)
+    assert refused.code == 2 and "critic is empty" in refused.err

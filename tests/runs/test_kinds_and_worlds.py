@@ -18,7 +18,7 @@ from etude.core.registry import get_method
 from etude.core.worlds import World
 from etude.loops import LOOPS, loop_class
 from etude.loops.on_policy import OnPolicyLoop
-from etude.runs.comparing import _compose_arms
+from etude.runs.comparing import _begin_arms
 from etude.runs.kinds import RUNS, run_of
 from etude.runs.training import EVERYWHERE, Options
 from etude.runs.worlds import EvaluationOptions, check_evaluation, world_of
@@ -111,7 +111,7 @@ def test_evaluating_and_exporting_build_the_policy_alone(
 def test_arms_of_two_kinds_meet_on_one_task() -> None:
     """The kind is looked up per arm, the world is the task's."""
     example = Path(__file__).resolve().parents[2] / "docs" / "examples" / "cross_entropy.py"
-    arms, _ = _compose_arms(["ppo", f"{example}:cross_entropy"], resolve_task("cartpole"), (), None, preset=False)
+    arms, _ = _begin_arms(["ppo", f"{example}:cross_entropy"], resolve_task("cartpole"), None, preset=False)
     assert [type(m).__name__ for m in arms.values()] == ["RolloutMethod", "SearchMethod"]
     assert [run_of(m).training_steps(m, 100_000) for m in arms.values()] == [196, 13]  # of 4 x 128, and of 16 x 500
 

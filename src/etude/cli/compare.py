@@ -48,7 +48,8 @@ def compare(
     out
         Where runs are kept and looked for; the comparison goes into a folder below it.
     set
-        Fields set in every method, as in optimizer.lr=3e-4. Repeatable.
+        Fields set in every method, as in optimizer.lr=3e-4. Repeatable. Fields of a part that only some of the methods
+        have (critic.network.hidden=64,64 beside bc) are set in these.
     reward
         A Python function over completions that scores all of them: my_rewards.py:score, or with a weight
         my_rewards.py:score=0.2. Repeatable.

@@ -101,18 +101,17 @@ def curves(jobs: Sequence[Job], steps: Sequence[float], metric: str) -> list[lis
     return curves
 
 
-def _compose_arms(
-    methods: Sequence[str], goal: Task, fields: Sequence[str], reward: str | Sequence[str] | None, preset: bool
-) -> tuple[dict[str, Method], dict[str, Preset]]:  # fmt: skip
-    """The method of each arm, with its parts stacked: one of any kind that learns in the task's world.
+def _begin_arms(
+    methods: Sequence[str], goal: Task, reward: str | Sequence[str] | None, preset: bool
+) -> tuple[dict[str, Method], dict[str, Preset]]:
+    """The method of each arm before any field is set, with its parts stacked.
 
     Returns: them, and the presets that they begin with, of all of them or of none.
 
-    Raises: ConfigError unless there are two, and all of them can be trained on the task.
+    Raises: ConfigError unless there are two, each once, that learn in the task's world.
     """
     from etude.runs.presets import for_all
-    from etude.runs.suiting import suited_method
-    from etude.runs.training import of_method, say
+    from etude.runs.training import compose_method, say
 
     if isinstance(methods, str) or len(methods) < 2:
         raise ConfigError("Comparing takes at least two methods, as in: etude compare grpo dr-grpo --task compose.")
@@ -125,9 +124,41 @@ def _compose_arms(
     for arm in methods:
         name, *parts = arm.split("+")
         start = begun[arm].onto(goal.world) if begun else name
-        arms[arm] = suited_method(start, of_method(fields), parts, reward, goal)[0]
-        check_fit(arms[arm], goal)
+        arms[arm] = compose_method(start, (), parts, reward, goal.world)
     return arms, begun
+
+
+def _fields_of(arms: Mapping[str, Method], fields: Sequence[str]) -> dict[str, list[str]]:
+    """What is set in each arm: without fields of a slot that it leaves empty and another arm fills, which is said.
+
+    So one command sizes the critics of those that have one, beside a method that has none.
+    """
+    from etude.runs.training import say
+
+    slots = {arm: method.slots() for arm, method in arms.items()}
+    own: dict[str, list[str]] = {arm: [] for arm in arms}
+    for item in fields:
+        slot, inside, _ = item.partition("=")[0].partition(".")
+        told = any(other.partition("=")[0] == slot for other in fields)
+        without = [arm for arm in arms if slot in slots[arm] and slots[arm][slot] is None]
+        if not inside or told or len(without) == len(arms):
+            without = []
+        for arm in without:
+            say(f"{arm} has no {slot}: {item} is not set there.")
+        for arm in arms:
+            own[arm] += [item] * (arm not in without)
+    return own
+
+
+def _set_arms(arms: Mapping[str, Method], goal: Task, fields: Mapping[str, Sequence[str]]) -> dict[str, Method]:
+    """The arms with fields set. Raises: ConfigError unless all of them can be trained on the task."""
+    from etude.runs.suiting import suited_method
+    from etude.runs.training import of_method
+
+    found = {arm: suited_method(method, of_method(fields[arm]), (), None, goal)[0] for arm, method in arms.items()}
+    for method in found.values():
+        check_fit(method, goal)
+    return found
 
 
 def _check_measures(arms: Mapping[str, Method], goal: Task, options: Options, metric: str, split: str) -> None:
@@ -207,8 +238,10 @@ def compare(
     goal = compose_task(task, of("task", fields), scored)
     (known, splits), usual = world_of(goal).measured(goal), world_of(goal).compared(goal)
     settings = traced(frontier, goal)
-    ways = [_compose_arms(methods, goal, [*fields, *each], scored, preset) for each in settings]  # all of them fit
-    composed, begun = ways[0]
+    plain, begun = _begin_arms(methods, goal, scored, preset)
+    own_fields = _fields_of(plain, fields)
+    told_to = [{arm: [*those, *each] for arm, those in own_fields.items()} for each in settings]
+    composed, *_ = [_set_arms(plain, goal, those) for those in told_to]  # all of them fit
     seeds, steps = seeds or usual[0], steps or max((p.steps for p in begun.values()), default=usual[1])
     metric, split = metric or known[0], split or splits[0]
     model = model if model == Options.model else start_of(model, goal.world)[0]
@@ -217,8 +250,8 @@ def compare(
     flags = tuple(x for flag, number in told.items() if number for x in (flag, str(number)))
     marks = {arm: each.fingerprint for arm, each in begun.items()}
     arms = {
-        arm: [jobs_for(arm, task, model, seeds, steps, [*fields, *each], Path(out), rewards=rewards,
-                       together=goal.together, flags=flags, preset=marks.get(arm, "")) for each in settings]
+        arm: [jobs_for(arm, task, model, seeds, steps, those[arm], Path(out), rewards=rewards,
+                       together=goal.together, flags=flags, preset=marks.get(arm, "")) for those in told_to]
         for arm in methods
     }  # fmt: skip
     with workers_of(on, workers) as those:
