@@ -145,15 +145,18 @@ def test_a_signal_stops_the_workers_too() -> None:
 
 
 def test_fields_of_a_part_that_only_some_have_are_set_in_these(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    arms = {name: get_method(name, World.CONTROL) for name in ("td3-bc", "iql", "bc")}
-    shared, critics, value = "policy.network.hidden=8", "critic.network.hidden=8", "value.network.hidden=8"
-    found = _fields_of(arms, [shared, critics, value])
-    assert found == {"td3-bc": [shared, critics], "iql": [shared, critics, value], "bc": [shared]}
+    arms = {name: get_method(name, World.CONTROL) for name in ("td3-bc", "a2pr", "bc")}
+    shared, critics, vae = (f"{part}.network.hidden=8" for part in ("policy", "critic", "learners.action-vae"))
+    found = _fields_of(arms, ["optimizer.lr=1e-3", shared, critics, vae])
+    base = ["optimizer.lr=1e-3", shared]
+    assert found == {"td3-bc": [*base, critics], "a2pr": [*base, critics, vae], "bc": base}
     assert capsys.readouterr().err.splitlines() == [
-        f"bc has no critic: {critics} is not set there.",
-        f"td3-bc has no value: {value} is not set there.",
-        f"bc has no value: {value} is not set there.",
+        f"bc has no critic.network: {critics} is not set there.",
+        f"td3-bc has no learners.action-vae.network: {vae} is not set there.",
+        f"bc has no learners.action-vae.network: {vae} is not set there.",
     ]
     assert _fields_of({"bc": arms["bc"]}, [critics]) == {"bc": [critics]}  # and is refused with its sentence
+    set_first = ["critic=q-functions", critics]
+    assert _fields_of(arms, set_first) == dict.fromkeys(arms, set_first)
     refused = cli("compare", "bc", "bc+standardize-observations", "--task", "pendulum", "--set", critics)
     assert refused.code == 2 and "critic is empty" in refused.err

@@ -129,25 +129,35 @@ def _begin_arms(
 
 
 def _fields_of(arms: Mapping[str, Method], fields: Sequence[str]) -> dict[str, list[str]]:
-    """What is set in each arm: without fields of a slot that it leaves empty and another arm fills, which is said.
+    """What is set in each arm: without fields of a part that it does not have and another arm has, which is said.
 
     So one command sizes the critics of those that have one, beside a method that has none.
     """
     from etude.runs.training import say
 
-    slots = {arm: method.slots() for arm, method in arms.items()}
+    parts, paths = {arm: _paths(method) for arm, method in arms.items()}, [f.partition("=")[0] for f in fields]
     own: dict[str, list[str]] = {arm: [] for arm in arms}
-    for item in fields:
-        slot, inside, _ = item.partition("=")[0].partition(".")
-        told = any(other.partition("=")[0] == slot for other in fields)
-        without = [arm for arm in arms if slot in slots[arm] and slots[arm][slot] is None]
-        if not inside or told or len(without) == len(arms):
-            without = []
-        for arm in without:
-            say(f"{arm} has no {slot}: {item} is not set there.")
+    for item, path in zip(fields, paths, strict=True):
+        part = path.rpartition(".")[0]
+        having = [arm for arm in arms if part in parts[arm]]
+        told = any(part == other or part.startswith(f"{other}.") for other in paths)  # the part itself is set
         for arm in arms:
-            own[arm] += [item] * (arm not in without)
+            if having and arm not in having and not told:
+                say(f"{arm} has no {part}: {item} is not set there.")
+            else:
+                own[arm].append(item)
     return own
+
+
+def _paths(method: Method) -> set[str]:
+    """Where its parts are, by place (rewards.0) and by name (rewards.task-reward)."""
+    parts = method.parts()
+
+    def named(path: str) -> str:
+        steps = path.split(".")
+        return ".".join(parts[".".join(steps[: i + 1])].name if s.isdigit() else s for i, s in enumerate(steps))
+
+    return {*parts, *map(named, parts)}
 
 
 def _set_arms(arms: Mapping[str, Method], goal: Task, fields: Mapping[str, Sequence[str]]) -> dict[str, Method]:
