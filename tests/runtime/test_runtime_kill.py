@@ -52,7 +52,11 @@ def half(name: str, real: Any, args: tuple[Any, ...]) -> None:
         next(p for p in args[0].rglob("*") if p.is_file()).unlink()
 
 
-def killed(path: Path, at: int, torn: bool, run: Callable[[Path], Any] = go) -> bool:
+When = Callable[[str, tuple[Any, ...]], bool]
+"""Whether to kill ahead of this change to the disk: its name and arguments."""
+
+
+def killed(path: Path, at: int | When, torn: bool, run: Callable[[Path], Any] = go) -> bool:
     """Run in a child that dies, as by kill -9, at its `at`-th change to the disk. False if it got to the end."""
     child = os.fork()
     if child == 0:
@@ -61,7 +65,7 @@ def killed(path: Path, at: int, torn: bool, run: Callable[[Path], Any] = go) -> 
         def die(name: str, real: Any, args: tuple[Any, ...]) -> None:
             nonlocal count
             count += 1
-            if count == at:
+            if at(name, args) if callable(at) else count == at:
                 if torn:
                     half(name, real, args)
                 os._exit(9)
