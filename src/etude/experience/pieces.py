@@ -71,7 +71,9 @@ class Pieces(Groups, abstract=True):
             sampling = dataclasses.replace(self.sampling(context), max_tokens=room)
             for episode, (problem, visit, said, draw) in zip(rollout(starts, context, sampling), chosen):
                 if said and episode.segments:
-                    episode.segments[-1].info["earlier"] = len(said.tokens)
+                    whole, earlier = episode.segments[-1], len(said.tokens)
+                    versions = [*said.versions, *[whole.version] * (len(whole.tokens) - earlier)]
+                    whole.info |= {"earlier": earlier, "versions": versions}
                 if self.goes_on(episode, limit):
                     left.append((episode, (problem, visit, episode.segments[-1], draw)))
                 else:
@@ -146,4 +148,5 @@ class PartialRollouts(Pieces):
 
 def _stored(problem: Problem, visit: str, said: Segment, draw: Draw) -> dict[str, Any]:
     """An unfinished completion as JSON values."""
-    return {"problem": stored_problem(problem), "visit": visit, "said": stored_segment(said), "draw": draw.key}
+    kept = {**stored_segment(said), "info": {"versions": said.versions}}
+    return {"problem": stored_problem(problem), "visit": visit, "said": kept, "draw": draw.key}

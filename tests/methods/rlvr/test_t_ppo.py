@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -237,6 +238,98 @@ def test_nobody_is_asked_what_an_unfinished_completion_is_worth() -> None:
         assert all(e["reward"] == 0 and not e["scores"] for e in paused)
     assert going > 0 and Asked.seen and not any(e.unfinished for e in Asked.seen)
     assert [id(e) for e in Shown.seen] == [id(e) for e in Asked.seen]
+
+
+# Rows that stay open
+
+
+class Piece(NamedTuple):
+    """A row of an update, with what was sampled of it: version and log-probability of every token, and places."""
+
+    batch: TokenBatch
+    row: int
+    step: int
+    version: int
+    tokens: list[int]
+    before: list[int]
+    own: list[int]
+    sampled: list[tuple[int, float]]
+
+    @property
+    def ended(self) -> bool:
+        return self.batch.unfinished is None or not bool(self.batch.unfinished[self.row])
+
+
+@pytest.fixture(scope="module")
+def pieces(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Piece], dict[int, Any]]:
+    """Rows of eight updates of a fast policy, of which a resumed run makes the last four; the models that sampled."""
+    method = small(optimizer=AdamW(lr=1e-2), advantages=EGAE(gamma=0.9, lam=0.7, standardize=False))
+    loops, folder = [loop_of(method), loop_of(method)], tmp_path_factory.mktemp("open")
+    models, found, known = dict[int, Any](), list[Piece](), dict[int, list[tuple[int, float]]]()
+    update = Updater.run_together
+
+    def run(updater: Updater, lessons: Any, *rest: Any, **how: Any) -> dict[str, float]:
+        [batch], policy = (lesson.batch for lesson in lessons), loops[len(models) // 4].policy
+        for row, key in enumerate(batch.draw.tolist()):
+            own, old = batch.action_mask[row].nonzero()[:, 0].tolist(), known.get(key, [])
+            said = [*old, *((policy.version, float(batch.behaviour_logp[row, t])) for t in own)]
+            before = (batch.said[row] & ~batch.action_mask[row]).nonzero()[:, 0].tolist()
+            tokens = batch.tokens[row][batch.attention_mask[row]].tolist()
+            found.append(Piece(batch, row, len(models), policy.version, tokens, before, own, said))
+            known[key] = said
+        models[policy.version] = copy.deepcopy(policy.model)
+        return update(updater, lessons, *rest, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Updater, "run_together", run)
+        for loop in loops:
+            if loop is loops[1]:
+                loops[0].save(folder)
+                loop.load(folder)
+            for _ in range(4):
+                loop.step()
+    return found, models
+
+
+@pytest.mark.slow
+def test_every_token_of_an_open_row_keeps_the_probability_of_who_sampled_it(pieces: Any) -> None:
+    """Over updates and a resume; the present policy gives older tokens others."""
+    (found, models), stale, carried = pieces, 0, 0
+
+    def logp(version: int, tokens: list[int]) -> list[float]:
+        with torch.no_grad():
+            scores = models[version](torch.tensor([tokens])).logits[0, :-1].log_softmax(-1)
+        return [0.0, *scores.gather(1, torch.tensor(tokens[1:])[:, None])[:, 0].tolist()]
+
+    for piece in found:
+        said = piece.batch.episodes[piece.row].segments[-1]
+        assert said.versions == [version for version, _ in piece.sampled]
+        assert said.behaviour_logp == pytest.approx([p for _, p in piece.sampled], abs=1e-6)
+        by = {version: logp(version, piece.tokens) for version in {piece.version, *said.versions}}
+        for t, (version, p) in zip((*piece.before, *piece.own), piece.sampled):
+            assert p == pytest.approx(by[version][t], abs=1e-5)
+            stale += version != piece.version and abs(p - by[piece.version][t]) > 1e-2
+        carried += piece.step == 4 and bool(piece.before)
+    assert stale > 3 and carried > 1
+
+
+@pytest.mark.slow
+def test_windows_of_an_open_row_border_on_each_other_and_bootstrap_as_they_end(pieces: Any) -> None:
+    """By a sum of its own: V(s_{l-1}) after what goes on, 0 after what ended or is as long as the limit."""
+    found, kinds = pieces[0], set[tuple[bool, bool, bool]]()
+    for piece in found:
+        batch, row, before, own = piece.batch, piece.row, piece.before, piece.own
+        long, size = len(piece.sampled) == LIMIT, len(piece.tokens)
+        assert [*before, *own] == list(range(size - len(piece.sampled), size)) and 0 < len(own) <= 3
+        assert piece.ended or (len(own) == 3 and not long and not bool(batch.rewards[row].any()))
+        values, rewards = batch.values[row].tolist(), batch.rewards[row].tolist()
+        after, credit = 0.0 if piece.ended else values[own[-1]], 0.0
+        for t in reversed(own):
+            credit = rewards[t] + 0.9 * after - values[t] + 0.9 * 0.7 * credit
+            assert float(batch.advantages[row, t]) == pytest.approx(credit, abs=1e-5)
+            after = values[t]
+        kinds.add((piece.ended, long, bool(before)))
+    assert kinds >= {(False, False, False), (False, False, True), (True, False, True), (True, True, True)}
 
 
 # A critic of its own
