@@ -11,6 +11,7 @@ import torch
 
 import etude
 from etude.core.batches import TokenBatch, TokenLogProbs
+from etude.core.episodes import Episode, Problem
 from etude.core.registry import get_method
 from etude.experience.data import Demonstrations
 from etude.experience.groups import Groups
@@ -30,6 +31,24 @@ def test_entropy_is_estimated_over_the_tokens_that_were_sampled(make_batch: Call
     found = describe([batch], Toy(), True, {})
     assert found["reference_perplexity"] == pytest.approx(math.exp(2.0))
     assert (found["reward_p05"], found["reward_p95"]) == (pytest.approx(0.1), pytest.approx(1.9))
+
+
+class Told(Toy):
+    """Says of an episode the number of its problem, and of odd ones three times that."""
+
+    def metrics(self, episode: Episode) -> dict[str, float]:
+        number = int(episode.problem.id.rpartition("/")[2])
+        return {"number": float(number), **({"odd": 3.0 * number} if number % 2 else {})}
+
+
+def test_what_the_task_says_of_episodes_is_averaged_over_those_of_which_it_says_it(
+    make_batch: Callable[..., TokenBatch],
+) -> None:
+    batch = make_batch([[1, 1]] * 3, behaviour_logp=[[-1.0, -1.0]] * 3)
+    batch.episodes = [Episode(Problem(f"toy/{n}", "?"), e.segments) for n, e in zip((1, 2, 5), random_episodes((2, 1)))]
+    found = {name: mean for name, mean in describe([batch], Told(), True, {}).items() if name.startswith("task/")}
+    assert found == {"task/number": pytest.approx(8 / 3), "task/odd": pytest.approx(9.0)}
+    assert not [name for name in describe([batch], Toy(), True, {}) if name.startswith("task/")]
 
 
 def test_divergences_by_hand(make_batch: Callable[..., TokenBatch], logprobs: Callable[..., TokenLogProbs]) -> None:

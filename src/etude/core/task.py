@@ -201,6 +201,10 @@ class LanguageTask(Task, abstract=True):
         """Whether an episode counts as solved in accuracy and pass@k."""
         return bool(episode.info.get("success", episode.reward >= 1.0))
 
+    def metrics(self, episode: Episode) -> Mapping[str, float]:
+        """Numbers of an episode, such as how often it goes back: steps report means of them, as `task/NAME`."""
+        return {}
+
     @property
     def judged_by_reward(self) -> bool:
         """Whether reward functions alone can tell what a success is, for want of answers."""

@@ -56,6 +56,10 @@ def describe(
     for name in dict.fromkeys(n for e in episodes for n in e.scores):
         paid = [e.scores[name] for e in episodes if name in e.scores]  # those that the component applies to
         metrics[f"reward/{name}"] = sum(paid) / len(paid)
+    told = [task.metrics(e.whole) for e in episodes]
+    for name in dict.fromkeys(n for numbers in told for n in numbers):
+        said = [numbers[name] for numbers in told if name in numbers]  # those that the task has it of
+        metrics[f"task/{name}"] = sum(said) / len(said)
     return metrics | ends(e.info for e in episodes) | taken([e.whole for e in episodes])
 
 

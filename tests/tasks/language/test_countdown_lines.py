@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from etude.core.episodes import Problem
+from etude.core.episodes import Episode, Problem, Segment
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.tasks.language.countdown import Countdown
 from etude.tasks.language.countdown_lines import (
@@ -175,6 +175,16 @@ def test_wrong_traces_have_as_many_branches_and_end_elsewhere() -> None:
         assert countdown_lines.answer(text) not in ("", str(problem.answer))
         left = applied(problem.info["numbers"], remaining(text))
         assert left == [int(countdown_lines.answer(text))]
+
+
+def test_steps_report_how_often_completions_go_back() -> None:
+    """Lines of every turn count, and of no prompt; those that cannot be read too."""
+    said = {"restart\nso\nback 1\n2*8=16": 2, "5-3=2\n2*8=16": 0, "": 0, "3*5=15\nrestart": 1}
+    for text, count in said.items():
+        asked = Segment("user", "restart\n"), Segment("assistant", text)
+        assert countdown_lines.metrics(Episode(Problem("1", "?"), [*asked])) == {"backtracks": count}
+    for problem, text in worked(3, backtracks=3):
+        assert countdown_lines.metrics(Episode(problem, [Segment("assistant", text)])) == {"backtracks": 3}
 
 
 def test_expressions_are_those_of_countdown() -> None:

@@ -18,6 +18,7 @@ to another number than the target, and the line `back j_i`, or `restart` where j
 2. 128 problems a step;
 3. used in two minibatches, of 64.
 
+How often completions go back and how long they are is in every step's metrics (`task/backtracks`, `completion_length`).
 There is no KL and no bonus for entropy. Alone it is the cold start. Long answers that a model samples and learns from
 itself, the paper's other kind, are not made here; its sudoku and six other tasks neither.
 """

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from numpy.random import Generator
 
-from etude.core.episodes import Problem
+from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError
 from etude.core.fields import Interval, WholeNumber
 from etude.core.streams import Stream
@@ -105,6 +105,10 @@ class CountdownLines(LanguageTask):
             return str(evaluate(completion)[0])
         except (ValueError, ZeroDivisionError):
             return ""
+
+    def metrics(self, episode: Episode) -> Mapping[str, float]:
+        """How many lines go back, in any text."""
+        return {"backtracks": float(backtracks(episode.completion))}
 
     def solution_steps(self, completion: str) -> list[str]:
         """The lines that remain; all of them where some cannot be read."""
