@@ -17,8 +17,12 @@ from etude.core.episodes import Problem
 from etude.core.errors import ConfigError, DataError, UnknownNameError
 from etude.core.task import LanguageTask
 from etude.evaluation import axes
-from etude.evaluation.axes import chain_success, check_axes, evaluate_axes, step_by_step
+from etude.evaluation.axes import AxesEvaluation, chain_success, check_axes, evaluate_axes, step_by_step
 from etude.evaluation.language import evaluate_split
+from etude.evaluation.pass_at_k import over_problems
+from etude.runs import evaluate as evaluating
+from etude.runs.evaluate import Evaluated
+from etude.runs.worlds import EvaluationOptions
 from etude.tasks.agents.attr_20q import attr_20q
 from etude.tasks.language.compose import compose
 from etude.tasks.language.sums import Sums
@@ -73,6 +77,36 @@ def test_differences_are_paired_and_said_by_level(monkeypatch: pytest.MonkeyPatc
     assert scores["plan/gain"].value == pytest.approx(0.5 * share) and scores["knowledge/gain"].value == 0
     assert scores["right"].value == pytest.approx(0.5 * (1 - share)) and scores["subproblems/gain/terms3"].value == 0.5
     assert scores["subproblems/right"].value == pytest.approx(1 - 0.5 * share)  # four terms have a third question
+
+
+def test_models_differ_by_what_they_differ_in_problem_by_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """base, stage 1 and stage 2, each right more often with the plan than the one before it, on the same problems."""
+    plans = {"base": [0.0, 1.0, 0.0], "first": [0.0, 1.0, 1.0], "second": [1.0, 0.0, 1.0]}
+
+    def found(name: str, *rest: Any) -> Evaluated:
+        plain = np.array([0.0, 1.0, 0.0])
+        one = AxesEvaluation("test", plain, {"plan": np.array(plans[name])}, None, ["easy", "easy", "hard"])
+        return Evaluated({"test": one.summary()}, None)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(evaluating, "evaluation_of", found)
+    asked = evaluating.evaluations_of([*plans], "sums", EvaluationOptions(axes="plan"))
+    assert [*asked] == [*plans, "first - base", "second - base", "second - first"]
+    between = asked["second - first"].scores["test"]
+    assert between.keys() == asked["base"].scores["test"].keys() and between["right"].value == 0
+    assert between["plan/gain"] == over_problems([1.0, -1.0, 0.0]) == between["plan/right"]
+    assert between["plan/gain"].low < 0 < between["plan/gain"].high and between["plan/gain/hard"].value == 0
+    assert asked["first - base"].scores["test"]["plan/gain/hard"].value == 1
+    assert asked["second - base"].scores["test"]["plan/gain"].value == pytest.approx(1 / 3)
+    assert [*evaluating.evaluations_of(["base", "first"], "sums", EvaluationOptions())] == ["base", "first"]
+    with pytest.raises(DataError, match="there are 2 and 3 of them"):
+        over_problems([1.0, 0.0]).against(over_problems([0.0, 0.0, 1.0]))
+
+
+def test_models_of_several_tasks_have_no_problems_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = {"a": {"task": "sums"}, "b": {"task": "sums", "task_fields": ["task.terms=(3,)"]}}
+    monkeypatch.setattr(evaluating, "locate", lambda name: (name, tasks[name]))
+    with pytest.raises(ConfigError, match="a and b were not trained on the same: name one task with --task"):
+        evaluating.evaluations_of(["a", "b"], None, EvaluationOptions(axes="plan"))
 
 
 @pytest.mark.slow

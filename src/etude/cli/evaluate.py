@@ -77,7 +77,8 @@ def evaluate(
         commas, as in beam:4,branch=2,guide=lookahead. `etude parts search` lists them.
     axes
         How much more often answers are right with something in view, paired: plan, knowledge, subproblems, or several
-        with commas. Problems have it in columns of these names.
+        with commas. Problems have it in columns of these names. Of several models also how far they differ in it, each
+        from those before it, paired over the same problems.
     judge
         Let the model judge solutions, given ones (F1 of the first wrong step) and its own (Self-PRM beside votes and
         pass@k): plain, or self-ref with a solution of its own in view.
@@ -135,16 +136,16 @@ def evaluate(
         }
         print(json_module.dumps(scores if others else scores[checkpoint], indent=1))
         return
-    _table(found, options)
+    _table(found, options, 1 + len(others))
 
 
-def _table(found: Mapping[str, Evaluated], options: EvaluationOptions) -> None:
+def _table(found: Mapping[str, Evaluated], options: EvaluationOptions, models: int) -> None:
     """A line for each metric; of several checkpoints each named."""
     from rich.console import Console
     from rich.table import Table
 
-    world, several = next(iter(found.values())).world, len(found) > 1
-    about = f"{len(found)} models" if several else next(iter(found))
+    world, several = next(iter(found.values())).world, models > 1
+    about = f"{models} models" if several else next(iter(found))
     title = f"{about}: {world.about(options)}, 95% {'' if options.data else 'bootstrap '}intervals"
     table, digits = Table(title=title, title_justify="left"), world.WORDING.digits
     weighted = ("effective episodes",) * (options.data is not None)

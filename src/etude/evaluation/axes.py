@@ -48,7 +48,7 @@ class AxesEvaluation:
 
     def summary(self) -> dict[str, Interval]:
         """Shares and paired differences to the plain problem, by level too where there are several."""
-        found = {"right": over_problems(self.plain)}
+        found: dict[str, Interval] = {"right": over_problems(self.plain)}
         for axis, right in self.shown.items():
             found |= {f"{axis}/right": over_problems(right)} | self._gains(axis, right)
         if self.chained is not None:
@@ -57,7 +57,7 @@ class AxesEvaluation:
 
     def _gains(self, axis: str, right: NDArray[np.float64]) -> dict[str, Interval]:
         gain, levels = right - self.plain, sorted({*self.levels})
-        found = {f"{axis}/gain": over_problems(gain)}
+        found: dict[str, Interval] = {f"{axis}/gain": over_problems(gain)}
         for level in levels if len(levels) > 1 else ():
             found[f"{axis}/gain/{level}"] = over_problems(gain[[own == level for own in self.levels]])
         return found

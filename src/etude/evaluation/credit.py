@@ -53,7 +53,7 @@ class CreditEvaluation:
         """Hits beside chance, and mean log-ratios of wrong and of other tokens, of spoilt and of whole answers."""
         hit = np.array([float(wrong[lowest(ratios)]) for ratios, wrong in zip(self.ratios, self.wrong)])
         chance = np.array([wrong.mean() for wrong in self.wrong])
-        found = {"credit/hit": over_problems(hit), "credit/chance": over_problems(chance)}
+        found: dict[str, Interval] = {"credit/hit": over_problems(hit), "credit/chance": over_problems(chance)}
         found["credit/gain"] = over_problems(hit - chance)
         sides = {"wrong": self.wrong, "others": [~wrong for wrong in self.wrong]}
         for name, masks in sides.items():

@@ -7,6 +7,7 @@ anything up to n. Shapes: `correct` [problems, n] bool; results [problems], or o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import comb
 from typing import Any
 
@@ -74,9 +75,35 @@ def maj_at_k(correct: ArrayLike, answers: Sequence[Sequence[str]], k: int, *, se
     )
 
 
-def over_problems(values: ArrayLike, *, resamples: int = 2000, level: float = 0.95, rng: Randomness = 0) -> Interval:
+@dataclass(frozen=True)
+class OverProblems(Interval):
+    """A mean over problems with its interval, which knows what each problem was worth.
+
+    Shapes: values [problems].
+
+    >>> after, before = over_problems([1.0, 0.0, 1.0]), over_problems([0.5, 0.0, 0.5])
+    >>> after.against(before).values.tolist(), round(after.against(before).value, 4)
+    ([0.5, 0.0, 0.5], 0.3333)
+    """
+
+    values: Array = field(default_factory=lambda: np.zeros(0), repr=False, compare=False)
+
+    def against(self, other: OverProblems) -> OverProblems:
+        """How much more this one is worth, problem by problem. Raises DataError for another number of problems."""
+        if len(self.values) != len(other.values):
+            raise DataError(
+                f"A paired difference is over the same problems, and there are {len(self.values)} and "
+                f"{len(other.values)} of them."
+            )
+        return over_problems(self.values - other.values)
+
+
+def over_problems(
+    values: ArrayLike, *, resamples: int = 2000, level: float = 0.95, rng: Randomness = 0
+) -> OverProblems:
     """The mean over problems, with its bootstrap interval: what another draw of such problems would give."""
-    return bootstrap_interval(values, mean, resamples=resamples, level=level, rng=rng)
+    found = bootstrap_interval(values, mean, resamples=resamples, level=level, rng=rng)
+    return OverProblems(found.value, found.low, found.high, found.level, found.method, np.asarray(values, float))
 
 
 def summary(
@@ -92,6 +119,15 @@ def summary(
     if answers is not None:
         estimates |= {f"maj@{k}": maj_at_k(correct, answers, k, seed=seed) for k in ks if k > 1}
     return {name: over_problems(values, rng=seed) for name, values in estimates.items()}
+
+
+def paired(later: Mapping[str, Interval], earlier: Mapping[str, Interval]) -> dict[str, Interval]:
+    """How much more the later one is worth by each metric of both that is a mean over problems, problem by problem."""
+    return {
+        name: own.against(before)
+        for name, own in later.items()
+        if isinstance(own, OverProblems) and isinstance(before := earlier.get(name), OverProblems)
+    }
 
 
 def to_json(intervals: Mapping[str, Interval]) -> dict[str, Any]:

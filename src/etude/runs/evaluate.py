@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,8 @@ def evaluate(
         options: see `etude.runs.worlds.EvaluationOptions`: k, problems, split, reward, temperature, episodes, ...
             Also columns, answer, chat, ..., as in `etude.train`. With `data` a policy of control is judged from logs.
 
-    Returns: {split: {metric: Interval}}; of several, that by checkpoint.
+    Returns: {split: {metric: Interval}}; of several, that by checkpoint, and with axes by 'B - A' for each pair: what B
+        is worth more than A, problem by problem.
     """
     data = options.pop("data", None)
     where, set = given.home(None), [*shorthands.taken(options), *assignments(set)]
@@ -71,14 +73,44 @@ def evaluations_of(
 ) -> dict[str, Evaluated]:  # fmt: skip
     """Evaluate checkpoints one after the other, as `evaluation_of` does; a base of several adapters is loaded once.
 
-    Raises: ConfigError for a video, which is of one, or the same checkpoint twice.
+    With axes the differences of each pair follow, the later one less the earlier, over the same problems.
+
+    Raises: ConfigError for a video, which is of one, the same checkpoint twice, or differences over several tasks.
     """
     if len(checkpoints) > 1 and options.video is not None:
         raise ConfigError("--video is of one run: evaluate it alone.")
     if len({*checkpoints}) < len(checkpoints):
         raise ConfigError(f"Each checkpoint is evaluated once, got {', '.join(checkpoints)}.")
+    if options.axes is not None and task is None:
+        _check_same_task(checkpoints)
     with bases.held():
-        return {name: evaluation_of(name, task, options, changes) for name in checkpoints}
+        found = {name: evaluation_of(name, task, options, changes) for name in checkpoints}
+    return found if options.axes is None else found | _differences(found)
+
+
+def _check_same_task(checkpoints: Sequence[str]) -> None:
+    """Raise ConfigError for checkpoints that were trained on several tasks, or on several kinds of problems of one."""
+    told = {name: locate(name)[1] for name in checkpoints}
+    asked = {name: (config.get("task"), list(config.get("task_fields", ()))) for name, config in told.items()}
+    first = checkpoints[0]
+    if other := next((name for name in checkpoints if asked[name] != asked[first]), None):
+        raise ConfigError(
+            f"Differences are over the same problems, and {first} and {other} were not trained on the same: name one "
+            "task with --task."
+        )
+
+
+def _differences(found: Mapping[str, Evaluated]) -> dict[str, Evaluated]:
+    """What each is worth more than each before it, problem by problem."""
+    from etude.evaluation.pass_at_k import paired
+
+    return {
+        f"{later} - {earlier}": Evaluated(
+            {split: paired(own, found[earlier].scores[split]) for split, own in found[later].scores.items()},
+            found[later].world,
+        )
+        for earlier, later in combinations(found, 2)
+    }
 
 
 def evaluation_of(
