@@ -49,7 +49,7 @@ def test_methods_json(cli: Cli) -> None:
         "pairwise-ppo", "rlgf-aggrevated", "rlgf-lols", "rlhf-survey-ppo", "rlmt-ppo", "rlmt-dpo", "tulu-3-dpo",
         "tulu-3-rlvr", "backtracking-rl", "interplay-rl-alone", "clip-cov", "rft", "planning-q-learning",
         "qwenlong-l1-phase", "qwenlong-l1-5-phase", "rl-compositionality-rft", "rlad-solver", "rlad-writer",
-        "rlad-writer-rft", "rlpt-text", "spo-tree",
+        "rlad-writer-rft", "rlpt-text", "sparkle-two-stages", "spo-tree",
     ]  # fmt: skip
 
 

@@ -865,6 +865,11 @@ SETTINGS: dict[str, Settings] = {
         **SAMPLED, **ONCE, "experience": "scaffolded-groups", "experience.size": 32, "experience.temperature": 0.6,
         "experience.blocks": 4, "experience.shown": (0, 1, 2, 3, 4), "reference": "frozen", "critic": None,
     },
+    "sparkle-two-stages": {
+        "runs": ("train", "rates", "train"), "runs.0.method": "grpo+kl-to-reference", "runs.1.begins": "previous",
+        "runs.1.samples": 20, "runs.1.temperature": 1.0, "runs.2.method": "sparkle", "runs.2.begins": "previous",
+        "runs.2.reference": "reset", "repeat": 1,
+    },
     "spibb": {
         **OF_LOGS, "policy": "safe-policy", "critic.backup": "bootstrap", "critic.backup.rule": "rarely-as-before",
         "critic.backup.rule.threshold": 0.1, "learners.0": "behaviour-model", "learners.0.learning.optimizer.lr": 1e-3,

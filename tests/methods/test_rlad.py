@@ -30,9 +30,7 @@ from etude.methods.rlvr.rlad import (
     HelpedBy,
     HintedGroups,
     HintGroups,
-    OfDifficulty,
     OnlyWithHint,
-    Rates,
     SolvedWith,
     WorthwhileHints,
     asking,
@@ -258,8 +256,6 @@ def test_texts_without_a_place_are_refused() -> None:
         HintGroups(ask="?")
     with pytest.raises(ConfigError, match="experience=hinted-groups"):
         dapo.replace(rewards=(*dapo.rewards, OnlyWithHint())).check()
-    with pytest.raises(ConfigError, match="most must be larger than above"):
-        OfDifficulty(above=0.5, most=0.5)
 
 
 # Data
@@ -290,21 +286,6 @@ def test_hints_are_kept_that_help_and_do_not_tell(monkeypatch: pytest.MonkeyPatc
     assert part.rows_by(problems, LETTERS, None, 0) == [{"prompt": "a>?", "completion": "ha"}]  # type: ignore[arg-type]
     with pytest.raises(DataError, match="'letters/0' has no hint to be tried"):
         part.rows_by(LETTERS.problems("train"), LETTERS, None, 0)  # type: ignore[arg-type]
-
-
-def test_problems_are_parted_by_how_often_they_were_solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = [Problem(f"p/{n}", f"{n}>") for n in range(5)]
-    shares(monkeypatch, lambda p: [0.0, 0.25, 0.5, 0.75, 1.0][int(p.prompt[0])])
-    rows = Rates(called="rates").rows_by(pool[:4], LETTERS, None, 0)  # type: ignore[arg-type]
-    (path := tmp_path / "rates.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    def chosen(**fields: Any) -> list[str]:
-        part = OfDifficulty(rates=str(path), **fields).bind()
-        return sorted({p.id for p in part.choose(pool, 12, Stream(0))})
-
-    assert chosen(above=0.5) == ["p/3"] and chosen(above=0.0, most=0.5) == ["p/1", "p/2"]
-    with pytest.raises(ConfigError, match=r"of 4 problems in .* none was solved more often than 0\.9"):
-        chosen(above=0.9)
 
 
 # The chain and the budget

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import etude
 from etude.advantages.group import GroupAdvantage, GroupMean, GroupStd
 from etude.core.errors import ConfigError
 from etude.core.fit import check
@@ -81,3 +84,22 @@ def test_what_cannot_work_is_refused() -> None:
         ScaffoldedGroups(shown=(5,))
     with pytest.raises(ConfigError, match="has several"):
         check(get_method("sparkle"), attr_20q)
+
+
+@pytest.mark.slow
+def test_the_second_stage_has_the_problems_that_the_first_never_solved(tmp_path: Path) -> None:
+    fields = {
+        "runs.first.steps": 1, "runs.second.steps": 2, "runs.rates.problems": 10, "problems": 4, "experience.size": 2,
+        "experience.separator": ",",
+    }  # fmt: skip
+    done = etude.train("sparkle-two-stages", "sums", set=fields, evaluate=0, out=tmp_path / "r", quiet=True, threads=1)
+    rates = done.folder / "02-rates" / "data.jsonl"
+    rows = [json.loads(line) for line in rates.read_text().splitlines()]
+    never = {row["id"] for row in rows if row["rate"] == 0}
+    learned = [json.loads(line) for line in (done.folder / "03-second" / "episodes.jsonl").read_text().splitlines()]
+    assert 0 < len(never) < len(rows) == 10 and {line["id"] for line in learned} <= never
+    assert all(abs(20 * row["rate"] - round(20 * row["rate"])) < 1e-9 for row in rows)
+    told = {name: json.loads((done.folder / name / "method.json").read_text()) for name in ("01-first", "03-second")}
+    assert [told[name]["regularizers"][0]["coefficient"] for name in told] == [0.001, 0.01]
+    assert told["01-first"]["rewards"] == told["03-second"]["rewards"]
+    assert "01-first" in json.loads((done.folder / "03-second" / "config.json").read_text())["model"]

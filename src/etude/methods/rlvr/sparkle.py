@@ -8,10 +8,15 @@ Changes GRPO in four places:
 3. 0.01 KL (k3) to the policy that the stage begins from;
 4. 32 completions at temperature 0.6.
 
-This is the second stage of two. The first is GRPO on all problems with 0.001 of the KL; the second has the problems of
-which it got none of 20 completions right, and begins where it ended. In the paper each of them becomes five; here one
-of the five is drawn whenever a problem comes. Its other arms are `experience.shown=0` (hard problems alone) and SFT on
-the worked answers. Blocks are cut where steps end: `experience.separator=,` for running totals, `>` for chains.
+This is the second stage of two, and `sparkle-two-stages` is the chain of both: `first`, GRPO on all problems with 0.001
+of the KL and the same rewards; `rates`, how many of 20 completions it gets right; and `second`, this one from where the
+first ended, on the problems of which that was none (`of-difficulty`). In the paper each of them becomes five; here one
+of the five is drawn whenever a problem comes. Its other arms are hard problems alone
+
+    etude train sparkle-two-stages --set experience.shown=0
+
+and SFT on the worked answers (`--set runs.second.method=sft`). Blocks are cut where steps end:
+`experience.separator=,` for running totals, `>` for chains.
 
 The paper's three axes (plans, knowledge, subproblems) are measured by `etude evaluate --axes`.
 """
@@ -29,6 +34,7 @@ from etude.core.draws import Draw, uniforms
 from etude.core.episodes import Episode, Problem, Segment
 from etude.core.errors import ConfigError
 from etude.core.fields import Count, WholeNumber
+from etude.core.recipe import Recipe
 from etude.core.slots import Context
 from etude.core.task import LanguageTask, Task
 from etude.experience.groups import Groups
@@ -38,6 +44,8 @@ from etude.methods.rlvr.grpo import grpo
 from etude.references.frozen import Frozen
 from etude.regularizers.kl import KLToReference
 from etude.rewards.patterns import GradedReward
+from etude.stages.chain import Train
+from etude.stages.rates import Rates
 
 
 def solution_blocks(text: str, count: int, separator: str = "") -> list[str]:
@@ -142,3 +150,20 @@ sparkle = grpo.replace(
         paper_effect="67.03 against 63.59 on hard problems alone, over five benchmarks",
     ),
 )
+
+sparkle_two_stages = Recipe(
+    id="sparkle-two-stages",
+    title=f"{sparkle.title}, both stages",
+    paper=sparkle.paper,
+    runs=(
+        Train(
+            called="first", method="grpo+kl-to-reference", steps=300,
+            set=("regularizers.kl-to-reference.coefficient=0.001", "rewards=graded-reward", "rewards.0.right=2.0"),
+        ),
+        Rates(called="rates", problems=1000, samples=20),
+        Train(
+            called="second", method="sparkle", steps=300,
+            set=("curriculum=of-difficulty", "curriculum.rates={rates}", "curriculum.above=none", "curriculum.most=0"),
+        ),
+    ),
+)  # fmt: skip

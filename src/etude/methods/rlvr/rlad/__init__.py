@@ -36,9 +36,10 @@ differ less, and of 16 solutions one was right in 0.59 of the problems instead o
 
 from etude.core.claims import Claim, Measure
 from etude.core.recipe import Recipe
+from etude.curricula.rates import OfDifficulty
 from etude.methods.rlvr.dapo import dapo
 from etude.methods.rlvr.grpo import grpo
-from etude.methods.rlvr.rlad.data import OfDifficulty, Rates, WorthwhileHints
+from etude.methods.rlvr.rlad.data import WorthwhileHints
 from etude.methods.rlvr.rlad.hints import HintedGroups, HintGroups, accuracies, asking, hinted, hints_of, spend
 from etude.methods.rlvr.rlad.scores import BestThatHelps, HelpedBy, InformativeOrBare, OnlyWithHint, SolvedWith
 from etude.objectives.links import Logistic
@@ -47,6 +48,7 @@ from etude.objectives.supervised import LogLikelihood
 from etude.references.frozen import Frozen
 from etude.regularizers.kl import KLToReference
 from etude.stages.chain import Train
+from etude.stages.rates import Rates
 
 TITLE, PAPER = "RLAD: Training LLMs to Discover Abstractions for Solving Reasoning Problems", "arXiv:2510.02263"
 EASY, MEDIUM = (0.25, 1.0), (0.0, 0.25)
@@ -153,9 +155,7 @@ __all__ = [
     "HintGroups",
     "HintedGroups",
     "InformativeOrBare",
-    "OfDifficulty",
     "OnlyWithHint",
-    "Rates",
     "SolvedWith",
     "WorthwhileHints",
     "accuracies",
