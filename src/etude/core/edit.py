@@ -236,12 +236,18 @@ def _paths(method: Method) -> list[str]:
 def stack(method: Method, names: str | Sequence[str]) -> Method:
     """The method with parts, or what other methods of its kind changed against their parents, stacked on it.
 
-    Raises ConfigError if two of them want the same single slot, or if one fills no slot of this kind of method.
+    A part that is held by others (`level-std`, `memory-and-chunk`) takes its place in the one that holds such a part,
+    once all slots are filled.
+
+    Raises ConfigError if two of them want the same single slot or place, if one fills none of this kind of method, or
+    if there are several places for it.
     Whether the parts go together is for `Method.check` to say, once everything is set.
     """
-    owner: dict[str, str] = {}
+    owner, inside = dict[str, str](), list[str]()
     for name in [names] if isinstance(names, str) else names:
-        changes = _method_changes(name, method) if _stacks(name, method) else _part_change(name, method)
+        changes = _method_changes(name, method) if (whole := _stacks(name, method)) else _part_change(name, method)
+        if not changes and not whole:
+            inside.append(name)
         for slot, (removed, added) in changes.items():
             before = getattr(method, slot)
             if isinstance(before, tuple) and all(isinstance(p, Part) for p in (*before, *added)):
@@ -255,7 +261,31 @@ def stack(method: Method, names: str | Sequence[str]) -> Method:
                     )
                 owner[slot], after = name, added
             method = method.replace(**{slot: after})
+    for name in inside:
+        place = _place(name, method)
+        if owner.setdefault(place, name) != name:
+            raise ConfigError(
+                f"--with {owner[place]} and --with {name} both set {place}, which holds one part. Keep one of them."
+            )
+        method = set_value(method, f"{place}={name}")
     return method
+
+
+def _place(name: str, method: Method) -> str:
+    """The path of the only field in which a part of this method holds one such as this."""
+    part, found = _made(name), list[str]()
+    for path, each in method.parts().items():
+        for field, hint in hints(type(each)).items():
+            classes, many = part_types(hint)
+            if isinstance(part, classes) and not many:
+                found.append(f"{path}.{field}")
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ConfigError(
+            f"{name} has several places in {method.id} ({', '.join(found)}): say which, as in --set {found[0]}={name}."
+        )
+    raise ConfigError(f"{name} cannot be stacked on {method.id}: no part of it holds such a part.")
 
 
 def _name(value: object) -> str:
@@ -263,14 +293,18 @@ def _name(value: object) -> str:
 
 
 def _part_change(name: str, method: Method) -> dict[str, tuple[Any, Any]]:
+    """The slot that a part fills; none where others hold it."""
     known = {**part_classes(), **{n: None for n in files("methods")}}
     if name not in known and ":" not in name:
         raise UnknownNameError("part or method to stack", name, known, "`etude parts` and `etude methods` list them.")
     part = _made(name)
     if part.slot not in method.slot_names():
-        holders = [k.__name__ for k in all_slots().get(part.slot, ())]
-        where = f"its slot {part.slot} is one of {' and '.join(holders)}" if holders else "it fills no slot of a method"
-        raise ConfigError(f"{name} cannot be stacked on {method.id}, a {type(method).__name__}: {where}.")
+        if not (holders := [k.__name__ for k in all_slots().get(part.slot, ())]):
+            return {}  # it is held by another part
+        raise ConfigError(
+            f"{name} cannot be stacked on {method.id}, a {type(method).__name__}: its slot {part.slot} is one of "
+            f"{' and '.join(holders)}."
+        )
     many = part_types(hints(type(method))[part.slot])[1]
     return {part.slot: ((), (part,)) if many else (None, part)}
 

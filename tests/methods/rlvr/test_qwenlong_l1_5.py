@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +14,29 @@ from safetensors.torch import load_file
 import etude
 from etude.advantages.group import LevelStd, scaled
 from etude.core.batches import TokenBatch
-from etude.core.episodes import Episode, Segment
+from etude.core.edit import stack
+from etude.core.episodes import Episode, Problem, Segment
 from etude.core.errors import ConfigError
 from etude.core.fit import check
 from etude.core.recipe import Recipe
+from etude.core.registry import get_method
 from etude.core.rows import to_batch
 from etude.core.slots import Context
 from etude.core.streams import Stream
+from etude.core.task import LanguageTask
 from etude.experience.groups import Groups
 from etude.experience.rollout import fresh, rollout
 from etude.loops.credit import credited, kept, loss, scored
 from etude.methods.rlvr.grpo import grpo
 from etude.methods.rlvr.qwenlong_l1_5 import MemoryAndChunk, qwenlong_l1_5, qwenlong_l1_5_phase
+from etude.policies.fingerprint import fingerprint
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Sampling
 from etude.runs.train import resume
+from etude.runs.training import compose_method
 from etude.stages.chain import Train
 from etude.stages.merging import SCE
-from etude.tasks.language.facts import facts
+from etude.tasks.language.facts import Facts, facts
 from etude.tasks.language.facts_in_chunks import ASKED, FactsInChunks
 from language_toys import Toy, gradients, make_loop, random_policy
 
@@ -150,6 +156,62 @@ def test_kinds_of_any_scale_have_the_same_advantages_and_one_kind_is_grpo() -> N
     torch.testing.assert_close(found[:4], found[4:])
     alone: Any = grpo.advantages
     torch.testing.assert_close(found[:4], scaled(once, group, alone.centre, alone.scale.replace(epsilon=0.0)))
+
+
+# Each of its three parts on another method
+
+
+class Paid(Facts):
+    """Paid by the share of digits, so that no two completions are likely to tie."""
+
+    def score(self, problem: Problem, completion: str) -> float:
+        return sum(c.isdigit() for c in completion) / max(1, len(completion))
+
+
+class PaidInChunks(FactsInChunks):
+    """The same at the end of a list that is read piece by piece."""
+
+    score = Paid.score
+
+
+STACKED: dict[str, tuple[LanguageTask, tuple[str, ...], dict[str, Any]]] = {
+    "balanced": (Paid(facts=(8,), level="kind"), ("balanced-levels", "level-std"), {"problems": 4}),
+    "band": (Paid(facts=(8,)), ("aepo",), {"token_weights.aepo.low": 0.5, "token_weights.aepo.high": 1.0}),
+    "agent": (PaidInChunks(facts=(8,), chunk=4), ("memory-and-chunk",), {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", ["grpo", "rloo"])
+@pytest.mark.parametrize("name", STACKED)
+def test_each_part_is_stacked_alone_and_trains(name: str, base: str) -> None:
+    task, parts, fields = STACKED[name]
+    small = {"problems": 2, "experience.size": 3, "experience.max_tokens": 5, "optimizer.lr": 1e-3}
+    method = compose_method(base, [f"{k}={v}" for k, v in (small | fields).items()], parts)
+    check(method, task)
+    loop = make_loop(method, task)
+    for _ in range(3):
+        before, report = fingerprint(loop.policy.parameters()), loop.step()
+        assert report.metrics["gradient_norm"] > 0 and fingerprint(loop.policy.parameters()) != before
+        episodes = 3 * method.problems
+        assert report.metrics["rows"] == episodes * (3 if name == "agent" else 1)  # of two pieces and an answer
+        kept = report.metrics.get("tokens_kept/aepo")
+        assert (kept is None) == (name != "band") and (kept is None or 0 < kept < 1)
+        kinds = Counter(e["level"] for e in report.episodes)
+        assert name != "balanced" or [*kinds.values()] == [3] * 4
+
+
+def test_a_part_that_is_held_has_one_place_whatever_is_stacked_first() -> None:
+    for names in (["memory-and-chunk", "groups"], ["groups", "memory-and-chunk"]):
+        assert isinstance(stack(grpo, names).parts()["experience.view"], MemoryAndChunk)
+    for names, sentence in (
+        (["level-std", "batch-std"], "both set advantages.scale, which holds one part"),
+        (["same-answer"], "no part of it holds such a part"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            stack(grpo, names)
+    with pytest.raises(ConfigError, match=r"has several places in .* say which, as in --set"):
+        stack(get_method("ppo", "control"), "mlp")
 
 
 # Merging
