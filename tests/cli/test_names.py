@@ -93,6 +93,7 @@ FLAGS = {
     "--evaluate-samples": (["--evaluate-samples", "0"], "evaluate_samples must be a whole number of at least 1"),
     "--evaluate-split": (["--evaluate-split", "tset"], "Did you mean 'test'? compose has no other"),
     "--evaluate-temperature": (["--evaluate-temperature", "-1"], "evaluate_temperature must be a number of at least 0"),
+    "--evaluate-judge": (["--evaluate-judge", "self"], "evaluate_judge must be one of 'plain', 'self-ref' or none"),
     "--evaluate-every": (["--evaluate-every", "0"], "evaluate_every must be a whole number of at least 1 or none"),
     "--stop-when": (["--stop-when", "reward"], "What a run stops at must be a metric, one of >= <= > < and a number"),
     "--minutes": (["--minutes", "0"], "minutes must be a number above 0 or none, got 0"),

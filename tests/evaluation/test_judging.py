@@ -114,6 +114,36 @@ def test_a_judge_that_can_add_is_found_perfect(how: Any, monkeypatch: pytest.Mon
         assert views[20:] == [f"A solution: {text}" for other in second for text in (other, "0")]
 
 
+def test_of_several_judgements_the_commonest_word_counts_and_of_its_own_the_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three judgements of each solution: of given ones two are exact, of its own one or two of three accept."""
+
+    def says(policy: Any, task: Any, chosen: Sequence[Problem], split: str, *, samples: int, **rest: Any) -> Evaluation:
+        rows = []
+        for problem in chosen:
+            if "/given/" in problem.id:
+                steps = [line.split()[1] for line in str(problem.prompt).splitlines() if line.startswith("<")]
+                truth = str(task.demonstration(problem)).split(",")
+                place = next((i for i, (a, b) in enumerate(zip(steps, truth)) if a != b), -1)
+                texts = ["fine", str(place), str(place), "77"]
+            elif "/own/" in problem.id:
+                texts = ["-1", "0", "0", "-1"] if int(problem.id.rpartition("/")[2]) else ["-1", "-1", "0", "-1"]
+            else:
+                texts = ["0", str(task.demonstration(problem))]
+            turn = SimpleNamespace(behaviour_logp=[-1.0])
+            rows.append([SimpleNamespace(problem=problem, completion=t, turns=[turn]) for t in texts[:samples]])
+        correct = np.array([[task.score(e.problem, e.completion) == 1 for e in row] for row in rows])
+        return Evaluation(split, correct, correct.astype(float), rows, [[e.completion for e in r] for r in rows])  # type: ignore[arg-type]
+
+    monkeypatch.setattr(judging, "evaluate_problems", says)
+    f1 = []
+    for judges in (1, 3):
+        found = evaluate_judging(None, TASK, "test", problems=10, samples=2, judges=judges)  # type: ignore[arg-type]
+        f1.append(found.summary((1, 2))["judge/f1"].value)
+    assert f1 == [0.0, 1.0] and (found.accepted == [2 / 3, 1 / 3]).all()
+
+
 @pytest.mark.slow
 def test_its_own_solutions_are_those_of_an_evaluation_and_data_files_have_given_ones(tmp_path: Path) -> None:
     policy = random_policy(context=256)
@@ -128,6 +158,44 @@ def test_its_own_solutions_are_those_of_an_evaluation_and_data_files_have_given_
     file.write_text(json.dumps({"prompt": "1+2=", "answer": "3"}) + "\n")
     with pytest.raises(DataError, match="'steps'"):
         etude.evaluate("tiny", str(file), judge="plain", split="train")
+
+
+@pytest.mark.slow
+def test_runs_say_along_the_way_how_well_they_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As evaluating the checkpoint says afterwards, and no number of the training is another one."""
+    monkeypatch.setattr(judging, "verdict", lambda text: len(text) % 3 - 1)  # the shipped model says no numbers
+    told: dict[str, Any] = {
+        "set": {"problems": 4, "experience.size": 4, "task.terms": (4,)}, "steps": 2, "evaluate": 4,
+        "evaluate_samples": 2, "evaluate_split": "test", "evaluate_every": 1, "quiet": True, "threads": 1, "seed": 3,
+    }  # fmt: skip
+    run = etude.train("grpo", "sums", out=tmp_path / "run", evaluate_judge="plain", keep_best="test/judge/f1", **told)
+    plain = etude.train("grpo", "sums", out=tmp_path / "plain", **told)
+    first, second = ([{k: v for k, v in m.items() if "second" not in k} for m in r.metrics] for r in (run, plain))
+    assert first == second and "loss" in first[0]
+    lines = [json.loads(line) for line in (run.folder / "evaluations.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2] and all({*judging.GIVEN} <= {*line["test"]} for line in lines)
+    after = etude.evaluate(run.folder, judge="plain", problems=4, k=(1, 2), seed=3, split="test")["test"]
+    for name in judging.GIVEN:
+        last, end = lines[-1]["test"][name], run.evaluation["after"]["test"][name]
+        assert last == after[name].value == end["value"]
+        assert lines[-1]["intervals"][name] == [after[name].low, after[name].high] == [end["low"], end["high"]]
+    assert after["judge/exact/wrong"].value + after["judge/exact/right"].value > 0
+    assert {*plain.evaluation["after"]["test"]} == {*run.evaluation["after"]["test"]} - {*judging.GIVEN}
+
+
+def test_runs_without_anything_to_judge_are_refused_before_they_begin(tmp_path: Path) -> None:
+    told: dict[str, Any] = {"out": tmp_path / "run", "evaluate_judge": "plain", "steps": 1, "quiet": True}
+    with pytest.raises(DataError, match="has a solution to judge"):
+        etude.train("grpo", "compose", **told)
+    with pytest.raises(ConfigError, match="no judge"):
+        etude.train("grpo", "attr-20q", **told)
+    with pytest.raises(ConfigError, match="evaluate=0 makes none"):
+        etude.train("grpo", "sums", evaluate=0, **told)
+    with pytest.raises(ConfigError, match="--evaluate-judge means nothing for cartpole"):
+        etude.train("ppo", "cartpole", **told)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match="give --judge plain"):
+        etude.evaluate("tiny", "sums", judgements=3)
 
 
 def test_what_cannot_be_judged_is_refused() -> None:

@@ -33,6 +33,7 @@ def evaluate(
     search: str | None = None,
     axes: str | None = None,
     judge: str | None = None,
+    judgements: int = 1,
     credit: str | None = None,
     temperature: float = 1.0,
     top_p: float = 1.0,
@@ -82,6 +83,9 @@ def evaluate(
     judge
         Let the model judge solutions, given ones (F1 of the first wrong step) and its own (Self-PRM beside votes and
         pass@k): plain, or self-ref with a solution of its own in view.
+    judgements
+        How often the judge is asked about each solution: of a given one the commonest word counts, of one of its own
+        the share of judgements that accept it.
     credit
         A reference: how often the token of a spoilt answer with the lowest log-ratio to it is a wrong one. 'start',
         what the run began from, or a run, a folder, a hub name. Data files have such answers as 'steps' and 'label'.
@@ -124,8 +128,9 @@ def evaluate(
         raise ConfigError(f"--k takes numbers of at least 1, got {k!r}.")
     options = EvaluationOptions(
         k=ks, problems=problems, samples=samples, split=split, seed=seed, reward=reward, search=search, axes=axes,
-        judge=judge, credit=credit, temperature=temperature, top_p=top_p, max_tokens=max_tokens, view=view,
-        released=released, episodes=episodes, video=video, member=member, data=data, gamma=gamma,
+        judge=judge, judgements=judgements, credit=credit, temperature=temperature, top_p=top_p,
+        max_tokens=max_tokens, view=view, released=released, episodes=episodes, video=video, member=member, data=data,
+        gamma=gamma,
     )  # fmt: skip
     fields = [*shorthands.taken(of_task.given()), *set]
     found = evaluations_of([checkpoint, *others], task, options, fields)

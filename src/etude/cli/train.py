@@ -54,6 +54,7 @@ def train(
     evaluate_samples: int = 8,
     evaluate_split: str | None = None,
     evaluate_temperature: float = 1.0,
+    evaluate_judge: str | None = None,
     evaluate_every: int | None = None,
     stop_when: str | None = None,
     minutes: float | None = None,
@@ -159,6 +160,9 @@ def train(
         The split to evaluate on; by default all that are not trained on.
     evaluate_temperature
         Of those completions; 0 for one greedy completion of each problem, whose metrics are named pass@1/greedy.
+    evaluate_judge
+        Evaluations also say how well it judges solutions that the task gives (judge/f1 of the first wrong step): plain,
+        or self-ref with a solution of its own in view.
     evaluate_every
         Also evaluate in between, each time after so many steps (of the unit of --steps), into evaluations.jsonl.
     stop_when
@@ -238,7 +242,7 @@ def train(
     options: dict[str, Any] = {
         "model": model, "steps": steps, "population": population, "after": after, "anew": anew, "evaluate": evaluate,
         "evaluate_samples": evaluate_samples, "evaluate_split": evaluate_split, "evaluate_every": evaluate_every,
-        "evaluate_temperature": evaluate_temperature,
+        "evaluate_temperature": evaluate_temperature, "evaluate_judge": evaluate_judge,
         "stop_when": stop_when, "minutes": minutes, "until": until,
         "adapter": adapter, "device": device, "dtype": dtype, "autocast": autocast,
         "gradient_checkpointing": gradient_checkpointing, "micro_tokens": micro_tokens, "threads": threads, "on": on,

@@ -36,34 +36,51 @@ REFERENCE = "A solution: {reference}\n"
 ACCEPTED = -1
 
 
+GIVEN = ("judge/f1", "judge/exact/wrong", "judge/exact/right", "judge/chi-square")
+"""What is measured of given solutions; the shares only where there are such."""
+
+
 @dataclass
-class Judged:
-    """What was judged on one split.
+class JudgedGiven:
+    """Given solutions of one split as they were judged.
 
     Shapes: labels, said [given] the first wrong step of given solutions, -1 for none, and the judge's word (None: it
-    said no number); solved [given] whether the policy's first own solution of the problem is right; accepted, logp
-    [problems, k] the share of judgements that accept each of its solutions, and its mean log-probability.
+    said no number); solved [given] whether the policy's first own solution of the problem is right.
     """
 
     split: str
     labels: list[int]
     said: list[int | None]
     solved: NDArray[np.bool_]
+
+    def of_given(self) -> dict[str, Interval]:
+        """F1 of the first wrong step, its two shares, and whether judging goes with solving."""
+        right = np.array([a == b for a, b in zip(self.labels, self.said)])
+        wrong = np.array(self.labels) != ACCEPTED
+        codes = 2 * wrong + right
+        found: dict[str, Interval] = {"judge/f1": bootstrap_interval(codes, f1_of_codes)}
+        for name, rows in {"wrong": wrong, "right": ~wrong}.items():
+            if rows.any():
+                found[f"judge/exact/{name}"] = over_problems(right[rows].astype(float))
+        found["judge/chi-square"] = bootstrap_interval(2 * self.solved + right, chi_square_of_codes)
+        return found
+
+
+@dataclass
+class Judged(JudgedGiven):
+    """What was judged on one split, the policy's own solutions too.
+
+    Shapes: accepted, logp [problems, k] the share of judgements that accept each of its solutions, and its mean
+    log-probability.
+    """
+
     own: Evaluation
     accepted: NDArray[np.float64]
     logp: NDArray[np.float64]
 
     def summary(self, ks: Sequence[int]) -> dict[str, Interval]:
         """The judge, by level too where there are several, and Self-PRM's answers beside votes and pass@k."""
-        right = np.array([a == b for a, b in zip(self.labels, self.said)])
-        wrong = np.array(self.labels) != ACCEPTED
-        codes = 2 * wrong + right
-        found = {"judge/f1": bootstrap_interval(codes, f1_of_codes)}
-        for name, rows in {"wrong": wrong, "right": ~wrong}.items():
-            if rows.any():
-                found[f"judge/exact/{name}"] = over_problems(right[rows].astype(float))
-        found["judge/chi-square"] = bootstrap_interval(2 * self.solved + right, chi_square_of_codes)
-        found |= self._precision("", range(len(self.accepted)))
+        found = self.of_given() | self._precision("", range(len(self.accepted)))
         levels = [row[0].problem.level for row in self.own.episodes]
         for level in sorted({*levels}) if len({*levels}) > 1 else ():
             found |= self._precision(f"/{level}", [i for i, own in enumerate(levels) if own == level])
@@ -162,45 +179,79 @@ def evaluate_judging(
     """Sample solutions, judge them, and judge the given ones of the same problems.
 
     Args:
-        samples: solutions of each problem. judges: judgements of each.
+        samples: solutions of each problem. judges: judgements of each, of a given one too (`judge_given`).
 
     Raises: DataError for a split without given solutions; ConfigError for a task of several turns, or without answers.
     """
     check_judging(task)
     pool = task.problems(split)
     chosen = [pool[i] for i in range(min(problems, len(pool)))]
+    check_given(task, chosen, split)
+    own = evaluate_problems(policy, task, chosen, split, samples=samples, seed=seed, experience=experience)
+    given = judge_given(policy, task, own, judging, judges=judges, seed=seed, experience=experience)
+    asked = [
+        question(p, task.solution_steps(e.completion), f"own/{n}", _beside(own, i, n + 1, judging))
+        for i, p in enumerate(chosen) for n, e in enumerate(own.episodes[i])
+    ]  # fmt: skip
+    mine = _verdicts(policy, task, asked, split, judges, seed=seed, experience=experience)
+    accepted = np.array([np.mean([word == ACCEPTED for word in words]) for words in mine])
+    logp = [[np.mean(e.turns[-1].behaviour_logp) if e.turns else -np.inf for e in row] for row in own.episodes]
+    return Judged(
+        split, given.labels, given.said, given.solved, own, accepted.reshape(own.correct.shape), np.array(logp)
+    )
+
+
+def judge_given(
+    policy: LanguagePolicy, task: LanguageTask, own: Evaluation, judging: Judging = "plain", *, judges: int = 1,
+    seed: int = 0, experience: Groups | None = None, temperature: float | None = None,
+) -> JudgedGiven:  # fmt: skip
+    """Judge the given solutions of the problems that an evaluation asked.
+
+    Args:
+        own: its own solutions of them, the first of which is in view of a judge who has one.
+        judges: judgements of each solution, of which the commonest word counts.
+        temperature: as of `evaluate_problems`.
+    """
+    chosen = [row[0].problem for row in own.episodes]
     given = [(i, p, steps, label) for i, p in enumerate(chosen) for steps, label in task.given_solutions(p)]
-    if not given:
+    asked = [question(p, steps, f"given/{n}", _beside(own, i, 0, judging)) for n, (i, p, steps, _) in enumerate(given)]
+    said = _verdicts(
+        policy, task, asked, own.split, judges, seed=seed, experience=experience, temperature=temperature
+    )  # fmt: skip
+    solved = np.array([bool(own.correct[i, 0]) for i, *_ in given])
+    return JudgedGiven(own.split, [label for *_, label in given], [commonest(words) for words in said], solved)
+
+
+def _beside(own: Evaluation, i: int, n: int, judging: Judging) -> str | None:
+    """The solution in view while number n - 1 is judged: the next one, which of a single one is itself."""
+    row = own.episodes[i]
+    return row[n % len(row)].completion if judging == "self-ref" else None
+
+
+def _verdicts(
+    policy: LanguagePolicy, task: LanguageTask, asked: Sequence[Problem], split: str, count: int, **how: Any
+) -> list[list[int | None]]:
+    found = evaluate_problems(policy, task, asked, split, samples=count, **how)
+    return [[verdict(e.completion) for e in row] for row in found.episodes]
+
+
+def commonest(words: Sequence[int | None]) -> int | None:
+    """The word that most judgements say, of equals the one that was said first; None where none says a number.
+
+    >>> commonest([2, -1, None, -1]), commonest([2, -1]), commonest([None, None, 3]), commonest([None])
+    (-1, 2, 3, None)
+    """
+    votes = Counter(word for word in words if word is not None)
+    return votes.most_common(1)[0][0] if votes else None
+
+
+def check_given(task: LanguageTask, problems: Sequence[Problem], split: str) -> None:
+    """Raise DataError where none of these problems has a given solution."""
+    if not any(task.given_solutions(problem) for problem in problems):
         raise DataError(
             f"No problem of the split {split!r} of {task.id} has a solution to judge: give data files the columns "
             "'steps' (a list of texts) and 'label' (the number of the first wrong one, or -1)."
         )
-    own = evaluate_problems(policy, task, chosen, split, samples=samples, seed=seed, experience=experience)
-
-    def beside(i: int, n: int) -> str | None:
-        """The solution in view while number n - 1 is judged: the next one, which of a single one is itself."""
-        row = own.episodes[i]
-        return row[n % len(row)].completion if judging == "self-ref" else None
-
-    def verdicts(asked: Sequence[Problem], count: int) -> list[list[int | None]]:
-        found = evaluate_problems(policy, task, asked, split, samples=count, seed=seed, experience=experience)
-        return [[verdict(e.completion) for e in row] for row in found.episodes]
-
-    said = verdicts([question(p, steps, f"given/{n}", beside(i, 0)) for n, (i, p, steps, _) in enumerate(given)], 1)
-    mine = verdicts(
-        [
-            question(p, task.solution_steps(e.completion), f"own/{n}", beside(i, n + 1))
-            for i, p in enumerate(chosen) for n, e in enumerate(own.episodes[i])
-        ],
-        judges,
-    )  # fmt: skip
-    accepted = np.array([np.mean([word == ACCEPTED for word in words]) for words in mine])
-    logp = [[np.mean(e.turns[-1].behaviour_logp) if e.turns else -np.inf for e in row] for row in own.episodes]
-    return Judged(
-        split, [label for *_, label in given], [words[0] for words in said],
-        np.array([bool(own.correct[i, 0]) for i, *_ in given]), own, accepted.reshape(own.correct.shape),
-        np.array(logp),
-    )  # fmt: skip
 
 
 def check_judging(task: LanguageTask) -> None:

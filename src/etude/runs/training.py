@@ -49,6 +49,8 @@ class Options:
         evaluate_split: only this split; None: all that are not trained on (language).
         evaluate_temperature: of those completions; at 0 each problem has one, the greedy one, and the metrics are named
             apart, as 'pass@1/greedy' (language).
+        evaluate_judge: these evaluations also say how well it judges given solutions: 'plain', or 'self-ref' with a
+            solution of its own in view; `judge/f1` of the first wrong step among them (language).
         evaluate_every: also evaluate on the first of these splits each time after so many training steps (in control
             environment steps of each member): lines of `evaluations.jsonl`. None: only before and after.
         stop_when: end the run before its last step once this holds: 'test/pass@1 > 0.9' of those evaluations (in
@@ -87,6 +89,7 @@ class Options:
     evaluate_samples: Count = 8
     evaluate_split: str | None = None
     evaluate_temperature: Annotated[float, Ge(0)] = 1.0
+    evaluate_judge: Literal["plain", "self-ref"] | None = None
     evaluate_every: Count | None = None
     stop_when: str | None = None
     minutes: Positive | None = None
@@ -120,6 +123,8 @@ class Options:
                 raise UnknownNameError("sink", sink, SINKS)
         if self.evaluate_every is not None and self.evaluate == 0:
             raise ConfigError("evaluate_every says when, and evaluate=0 that nothing is evaluated: leave one out.")
+        if self.evaluate_judge is not None and self.evaluate == 0:
+            raise ConfigError("evaluate_judge is measured in evaluations, and evaluate=0 makes none: leave one out.")
         if self.evaluate_temperature == 0 and self.evaluate_samples != Options.evaluate_samples:
             raise ConfigError(
                 "evaluate_temperature=0 takes one completion of each problem: leave out evaluate_samples."

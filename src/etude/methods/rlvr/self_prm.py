@@ -8,9 +8,11 @@ here by `etude evaluate RUN --judge plain` (or `self-ref`):
    right solutions that are judged exactly (ProcessBench, arXiv:2412.06559);
 2. of k solutions of its own the one that it accepts most often, of equals one with the commonest result, of these the
    likeliest (`self-prm@k`, beside `maj@k`, `pass@1` and `pass@k`); precision and recall of its word, by level;
-3. both with a solution of its own in view (Self-REF);
-4. along training, how F1 goes with accuracy, and whether solving a problem and judging its given solution rightly are
-   independent (Pearson's chi-square of the 2 x 2 table).
+3. both with a solution of its own in view (Self-REF), or by several judgements of each solution (`--judgements 8`): of
+   given ones the commonest word counts, of its own the share that accepts;
+4. along training (`etude train self-prm --evaluate-every 10 --evaluate-judge plain`), how F1 goes with accuracy, and
+   whether solving a problem and judging its given solution rightly are independent (Pearson's chi-square of the 2 x 2
+   table).
 
 The claim's experiment does all of them around and along one run of GRPO on sums, from a policy that has been shown both
 worked answers and judgements, which work out each total before they say one: `etude claims run self-prm`. The paper has

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAKING = frozenset({
     "model", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "seeds", "evaluate_samples",
-    "evaluate_split", "evaluate_temperature",
+    "evaluate_split", "evaluate_temperature", "evaluate_judge",
 })  # fmt: skip
 """Options that the world reads by itself, to make and to evaluate what a loop trains."""
 

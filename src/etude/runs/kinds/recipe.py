@@ -31,7 +31,9 @@ SEEDS_APART = 1_000_000
 """Between the seeds of two runs of a chain."""
 OWN = frozenset({"model", "steps", "seed", "after", "anew", "out", "until", "preset", "callbacks"})
 """Options that a run of a chain has from its place in it."""
-EVALUATED = frozenset({"evaluate", "evaluate_every", "evaluate_samples", "evaluate_split", "evaluate_temperature"})
+EVALUATED = frozenset({
+    "evaluate", "evaluate_every", "evaluate_samples", "evaluate_split", "evaluate_temperature", "evaluate_judge",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)

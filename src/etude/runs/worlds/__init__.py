@@ -56,6 +56,7 @@ class EvaluationOptions:
         axes: what is shown of problems, of 'plan', 'knowledge', 'subproblems' with commas or in a list (language).
         judge: whether it judges solutions, its own and given ones: 'plain', or 'self-ref' with its own in view
             (language).
+        judgements: of each solution, of which the commonest word counts, or the share that accepts (language).
         credit: the reference against which its tokens are credited on given answers: 'start', what the run began from,
             or a run, a folder, a hub name (language).
         temperature, top_p, max_tokens: how completions are sampled; None: the task's limit (language).
@@ -78,6 +79,7 @@ class EvaluationOptions:
     search: str | Part | None = None
     axes: str | Sequence[str] | None = None
     judge: str | None = None
+    judgements: int = 1
     credit: str | None = None
     temperature: float = 1.0
     top_p: float = 1.0
@@ -92,7 +94,7 @@ class EvaluationOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", (self.k,) if isinstance(self.k, int) else tuple(self.k))
-        for name in ("problems", "episodes"):
+        for name in ("problems", "episodes", "judgements"):
             check(name, Count, getattr(self, name))
         check("seed", WholeNumber, self.seed)
         check("temperature", NonNegative, self.temperature)

@@ -53,6 +53,8 @@ def axes_asked(options: EvaluationOptions, task: LanguageTask) -> Sequence[str]:
 def judging_asked(options: EvaluationOptions, task: LanguageTask) -> Judging | None:
     """How it judges. Raises ConfigError for what the task or another option does not go with."""
     if options.judge is None:
+        if options.judgements != 1:
+            raise ConfigError("--judgements says how often a judge is asked: give --judge plain, or leave it out.")
         return None
     from etude.evaluation.judging import JUDGINGS, check_judging
 

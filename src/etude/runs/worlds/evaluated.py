@@ -87,8 +87,8 @@ def evaluated(
 
         return {
             split: evaluate_judging(
-                policy, task, split, judging, problems=options.problems, samples=count, seed=options.seed,
-                experience=how,
+                policy, task, split, judging, problems=options.problems, samples=count,
+                judges=options.judgements, seed=options.seed, experience=how,
             ).summary(ks)
             for split in splits
         }  # fmt: skip

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from etude.core.complete import complete_token
 from etude.core.errors import ConfigError, UnknownNameError
@@ -38,10 +38,10 @@ SEEDS, STEPS, COMPARED_STEPS = 3, 150, 100
 EVALUATED = 100
 READS = frozenset({
     "model", "micro_tokens", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "evaluate_samples",
-    "evaluate_split", "evaluate_temperature", "on", "bound", "engine", "ranks", "shard",
+    "evaluate_split", "evaluate_temperature", "evaluate_judge", "on", "bound", "engine", "ranks", "shard",
 })  # fmt: skip
 EVALUATION_READS = frozenset({
-    "k", "problems", "samples", "split", "seed", "reward", "search", "axes", "judge", "credit",
+    "k", "problems", "samples", "split", "seed", "reward", "search", "axes", "judge", "judgements", "credit",
     "temperature", "top_p", "max_tokens", "view", "released",
 })  # fmt: skip
 WORDING = Wording(unread=("seeds", "population"))
@@ -49,13 +49,15 @@ WORDING = Wording(unread=("seeds", "population"))
 
 def measured(task: LanguageTask, options: Options | None = None) -> tuple[list[str], list[str]]:
     """Metrics and splits of an evaluation."""
+    from etude.evaluation.judging import GIVEN
     from etude.evaluation.language import GREEDY, evaluation_splits
 
     names, splits = [*(f"pass@{k}" for k in KS), "reward"], list(evaluation_splits(task))
     if options is None:
         return names, splits
     greedy = [f"{n}{GREEDY}" for n in ("pass@1", "reward")]
-    return greedy if options.evaluate_temperature == 0 else names, _splits(task, options)
+    judged = [] if options.evaluate_judge is None else [*GIVEN]
+    return [*(greedy if options.evaluate_temperature == 0 else names), *judged], _splits(task, options)
 
 
 def curve(metric: str) -> tuple[str, str, str]:
@@ -84,13 +86,19 @@ def suited(method: Method, task: LanguageTask) -> tuple[Method, str]:
 
 
 def prepare(method: Method, task: LanguageTask, options: Options) -> None:
-    """Read the data. Raises UnknownNameError for a split to evaluate on that the task has not."""
+    """Read the data.
+
+    Raises: UnknownNameError for a split to evaluate on that the task has not; ConfigError or DataError where solutions
+    are to be judged and there are none.
+    """
     from etude.policies.showing import check_given
 
     check_given(task)
     task.problems("train")
     if options.evaluate_split not in (None, *task.splits()):
         raise UnknownNameError("split", str(options.evaluate_split), task.splits(), f"{task.id} has no other.")
+    if options.evaluate_judge is not None:
+        _check_judging(task, options)
     samplers.check(method, task, options)
     ranks.check(method, task, options)
     if options.adapter is not None:
@@ -102,6 +110,15 @@ def prepare(method: Method, task: LanguageTask, options: Options) -> None:
 
         where = loading.choose_device(options.device)
         quantized.check(options.model, loading.choose_dtype(options.dtype, where), where)
+
+
+def _check_judging(task: LanguageTask, options: Options) -> None:
+    """Raise ConfigError or DataError for a task without solutions to judge on some split that is evaluated."""
+    from etude.evaluation import judging
+
+    judging.check_judging(task)
+    for split in _splits(task, options):
+        judging.check_given(task, task.problems(split)[: options.evaluate or EVALUATED], split)
 
 
 def _check_reference(method: Method) -> None:
@@ -191,18 +208,20 @@ def evaluation(
     samples: list[dict[str, Any]] = []
     solved: dict[str, list[int]] = {}
     for split in splits:
-        there = known is not None and known.found.split == split
-        evaluated = known.found if known is not None and there else _sampled(loop, task, options, split)
-        intervals = _intervals(evaluated)
+        there = known is not None and known.found.own.split == split
+        evaluated, judged = known.found if known is not None and there else _seen(loop, task, options, split)
+        intervals = _intervals(evaluated) | judged
         scores[split], solved[split] = to_json(intervals), evaluated.correct.sum(1).tolist()
         samples += [_sample(split, episodes[0], task.success(episodes[0])) for episodes in evaluated.episodes[:3]]
     return Measured(scores, samples, solved)
 
 
 def look(loop: LanguageLoop, task: LanguageTask, options: Options) -> Look:
-    """pass@k and reward on the first split, the same problems and random numbers every time."""
-    found = _sampled(loop, task, options, _splits(task, options)[0])
-    return Look({found.split: found.means(KS)}, {k: [i.low, i.high] for k, i in _intervals(found).items()}, found)
+    """pass@k and reward, and how it judges, on the first split, the same problems and random numbers every time."""
+    found = _seen(loop, task, options, _splits(task, options)[0])
+    means = found.own.means(KS) | {name: i.value for name, i in found.judged.items()}
+    ends = {k: [i.low, i.high] for k, i in (_intervals(found.own) | found.judged).items()}
+    return Look({found.own.split: means}, ends, found)
 
 
 def _intervals(found: Evaluation) -> dict[str, Interval]:
@@ -214,6 +233,25 @@ def _splits(task: LanguageTask, options: Options) -> list[str]:
     from etude.evaluation.language import evaluation_splits
 
     return [options.evaluate_split] if options.evaluate_split else evaluation_splits(task)
+
+
+class Seen(NamedTuple):
+    """What an evaluation sampled, and what came of judging the given solutions of its problems, if that was asked."""
+
+    own: Evaluation
+    judged: dict[str, Interval]
+
+
+def _seen(loop: LanguageLoop, task: LanguageTask, options: Options, split: str) -> Seen:
+    own, how = _sampled(loop, task, options, split), options.evaluate_judge
+    if how is None:
+        return Seen(own, {})
+    from etude.evaluation.judging import judge_given
+
+    given = judge_given(
+        loop.policy, task, own, how, seed=options.seed, temperature=options.evaluate_temperature
+    )  # fmt: skip
+    return Seen(own, given.of_given())
 
 
 def _sampled(loop: LanguageLoop, task: LanguageTask, options: Options, split: str) -> Evaluation:
