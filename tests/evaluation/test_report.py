@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 
 from etude.core.errors import RunFolderError
 from etude.core.worlds import World
-from etude.evaluation import report_curves, report_evaluation, report_rollouts
+from etude.evaluation import report_curves, report_entropy, report_evaluation, report_rollouts
 from etude.evaluation.page import duration, escape, visible
 from etude.evaluation.report import write_report
 from etude.evaluation.report_curves import Curve, repeats_of
@@ -340,3 +342,37 @@ def test_what_float32_cannot_tell_apart_is_drawn_once() -> None:
     assert repeats_of(sides) == {"reward/own": "reward"}
     sides[0]["reward/own"] = Curve([1, 2], [0.05937600088, 0.05])
     assert repeats_of(sides) == {}
+
+
+def falling(steps: int) -> list[dict[str, float]]:
+    """Entropy falls by half of the covariance, accuracy rises by the law."""
+    rows, entropy = list[dict[str, float]](), 1.0
+    for step in range(1, steps + 1):
+        covariance = 0.02 + 0.01 * (step % 3)
+        accuracy = 0.9 - 0.2 * math.exp(entropy)
+        rows.append({"step": step, "entropy_estimate": entropy, "covariance": covariance, "accuracy": accuracy})
+        entropy -= 0.5 * covariance
+    return rows
+
+
+def test_entropy_is_shown_beside_its_law_and_what_it_was_traded_for(tmp_path: Path) -> None:
+    page = read(write_report(run_folder(tmp_path, method=METHOD, metrics=falling(20))))
+    text = " ".join(page.text.split())
+    assert "η = 0.500 fits best, and explains 100% of the squared changes" in text
+    fit = re.search(r"R = −a exp\(H\) \+ b with a = 0.200, b = 0.900; residual (\S+) .*b − a = 0.700", text)
+    assert fit is not None and float(fit[1]) < 1e-9
+    assert "Entropy" not in read(write_report(run_folder(tmp_path, metrics=falling(9)))).text
+
+
+def test_a_score_by_entropy_is_that_of_evaluations_where_there_are_enough() -> None:
+    """An evaluation after step s is of the policy that step s + 1 begins with."""
+    rows = falling(20)
+    curves = report_curves.collect(rows)
+    steps = [float(s) for s in range(20)]
+    tested = Curve(steps, [0.5 - 0.1 * math.exp(row["entropy_estimate"]) for row in rows])
+    found = report_entropy.render(curves, {"test/reward": tested, "test/pass@1": tested})
+    assert "with a = 0.100, b = 0.500;" in found and "test/pass@1 by entropy" in found
+    few = Curve(steps[:5], tested.values[:5])
+    assert "accuracy by entropy" in report_entropy.render(curves, {"test/pass@1": few})
+    still = [{**row, "entropy_estimate": 0.5, "covariance": 0.0} for row in rows]
+    assert report_entropy.render(report_curves.collect(still)) == ""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.core.errors import RunFolderError
-from etude.evaluation import report_curves, report_evaluation, report_rollouts
+from etude.evaluation import report_curves, report_entropy, report_evaluation, report_rollouts
 from etude.evaluation.page import breakable, duration, escape, facts, page, plain, rows
 from etude.runtime import disk
 from etude.runtime.stopping import best_by, parse_stop
@@ -69,6 +69,7 @@ def write_report(folder: Path, wording: Wording = Wording()) -> Path:
             "Before and after", report_evaluation.render(run["evaluation"]) + _best(run, records["evaluations"])
         ),
         _section("Training", report_curves.render(curves, looks)),
+        _section("Entropy", report_entropy.render(curves, looks)),
         _section("Rollouts", report_rollouts.render(spoken(records["episodes"]))),
         _section("Method", _method(run["method"])),
         _section("Settings", _settings(_unsaid(run, wording))),

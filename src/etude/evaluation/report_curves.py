@@ -19,7 +19,7 @@ GROUPS = (
     ("Speed", r"per_second|seconds|duration|memory|time$"),
     ("Success", r"@\d|accuracy|success|solved|win_rate"),
     ("Reward", r"reward|return|score|informative|group_(std|spread)"),
-    ("Policy", r"entropy|kl|logp|ratio|clip_?frac|clipped|advantage|value|staleness|probab|log_prob"),
+    ("Policy", r"entropy|kl|logp|ratio|clip_?frac|clipped|advantage|covariance|value|staleness|probab|log_prob"),
     ("Episodes", r"length|stop|^cut$|truncat|turns|tokens|completion|prompt"),
     ("Optimisation", r"loss|grad|lr$|rate|update|norm|weight|epoch|step"),
 )

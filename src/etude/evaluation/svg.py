@@ -30,6 +30,7 @@ class Series:
         low, high: edges of a band around it.
         faint: a pale thin line without an entry in the legend, for raw values behind their mean.
         marked: a dot at each point, where there are few.
+        scattered: dots alone, of points in no order.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Series:
     high: Sequence[float | None] | None = None
     faint: bool = False
     marked: bool = False
+    scattered: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,11 +189,11 @@ def _line(series: Series, index: int, frame: _Frame) -> list[str]:
         if lows:
             edge = [*zip(xs, highs), *zip(reversed(xs), reversed(lows))]
             body.append(f'<polygon points="{_points(edge, frame)}" style="fill:{colour(index)};opacity:.18"/>')
-        dots = list(zip(xs, ys)) if series.marked or len(xs) == 1 else []
+        dots = list(zip(xs, ys)) if series.marked or series.scattered or len(xs) == 1 else []
         for x, y in dots:
             where = f'cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}"'
             body.append(f'<circle {where} r="2.5" style="fill:{colour(index)}"/>')
-        if len(xs) > 1:
+        if len(xs) > 1 and not series.scattered:
             style = "stroke-width:1;opacity:.35" if series.faint else "stroke-width:1.8"
             dash = f' stroke-dasharray="{(2, 6, 9)[index % 3]} 3"' if index >= 4 else ""
             body.append(

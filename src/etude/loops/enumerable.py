@@ -219,7 +219,8 @@ class EnumerableLoop:
         return exact(self.policy, self.rewards)
 
     def _report(self) -> StepReport:
-        members = {k: v.tolist() for k, v in self.exact().items()}
+        measures = self.exact() | {"covariance": covariance(self.policy, self.rewards)}
+        members = {k: v.tolist() for k, v in measures.items()}
         return StepReport({k: sum(v) / len(v) for k, v in members.items()}, [], members)
 
     # Checkpoints
@@ -261,3 +262,15 @@ def exact(policy: SoftmaxTree, rewards: Tensor) -> dict[str, Tensor]:
     solved = (probs * (rewards >= 1)).sum(-1).clamp(0, 1)
     measures = {"reward": (probs * rewards).sum(-1).mean(1), "entropy": policy.entropy().mean(1)}
     return measures | {f"pass@{k}": (1 - (1 - solved) ** k).mean(1) for k in KS}
+
+
+@torch.no_grad()
+def covariance(policy: SoftmaxTree, rewards: Tensor) -> Tensor:
+    """[P] Cov(log pi(y), r(y)) over the responses y, means over the prompts, in nats.
+
+    A natural gradient step of rate eta adds eta (r(y) - E r) to log pi(y), to first order, so entropy changes by -eta
+    times this (arXiv:2505.22617, theorem 2; the covariance with the advantage is that with the reward).
+    """
+    logp, probs = policy.logp(), policy.probs()
+    centred = logp + policy.entropy()[..., None]
+    return (probs * centred * rewards).sum(-1).mean(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from etude.advantages.covariance import of_samples
 from etude.core.batches import TokenBatch
 from etude.core.episodes import FIRST
 from etude.core.errors import InvariantError
@@ -50,6 +51,8 @@ class Trainer:
             several = len(players) > 1
             lessons = [Lesson(p.method, b, p.name * several) for p in mine if len(b := rows[p.name])]
             first = {f"{label(n.name)}zero_advantage": _without(n.batch) for n in lessons}
+            own = [n for n in lessons if n.method.experience.samples and n.method.advantages is not None]
+            first |= {f"{label(n.name)}covariance": of_samples(n.batch) for n in own}
             found = first | self._taught(model, _steps(lessons, mine), step, stream)
             ours = tuple(f"{lesson.name}/" for lesson in lessons if lesson.name)
             metrics |= {k if name == FIRST or k.startswith(ours) else f"{name}/{k}": v for k, v in found.items()}

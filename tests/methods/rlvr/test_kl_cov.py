@@ -11,14 +11,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from etude.advantages.covariance import covariance, of_samples
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.edit import set_value, stack
 from etude.core.errors import ConfigError
 from etude.core.fit import check
 from etude.core.registry import get_method
-from etude.evaluation.entropy_law import exhaustion, predicted_change
+from etude.evaluation.entropy_law import drift, exhaustion, predicted_change
 from etude.loops.credit import loss
-from etude.methods.rlvr.kl_cov import CovarianceClip, HighCovariance, LogRatioPenalty, covariance
+from etude.loops.enumerable import EnumerableLoop
+from etude.loops.learn import Trainer
+from etude.methods.rlvr.kl_cov import CovarianceClip, HighCovariance, LogRatioPenalty
+from etude.tasks import resolve_task
+from etude.tasks.tabular.enumerable import Enumerable
 from language_toys import make_loop
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -56,6 +61,68 @@ def test_entropy_changes_by_minus_the_covariance(natural: bool) -> None:
         off.append(float(measured / predicted_change(logits, eta * step)) - 1)
     assert abs(off[0]) < 1e-2
     assert off[1] == pytest.approx(off[0] / 2, rel=0.02)
+
+
+def test_on_a_tree_a_natural_step_changes_entropy_by_minus_eta_covariance() -> None:
+    """Theorem 2 on the enumerable task: eta A(node, token) at every logit, A by enumeration of what can follow."""
+    task = Enumerable(prompts=3, vocabulary=4, length=2, graded=True)
+    off = []
+    for eta in (1e-3, 5e-4):
+        loop = EnumerableLoop(get_method("grpo"), task, seeds=[0], steps=1)
+        tree, rewards = loop.policy, loop.rewards.double()
+        before, probs, step = loop.exact()["entropy"], tree.probs()[0], torch.zeros_like(tree.logits[0])
+        worth = {"weight": torch.zeros_like(step), "sum": torch.zeros_like(step)}
+        for x in range(task.prompts):
+            for y in range(len(tree.tokens)):
+                for node, token in zip(tree.nodes[y].tolist(), tree.tokens[y].tolist()):
+                    worth["weight"][x, node, token] += probs[x, y].detach()
+                    worth["sum"][x, node, token] += (probs[x, y] * rewards[x, y]).detach()
+        value = worth["sum"].sum(-1, keepdim=True) / worth["weight"].sum(-1, keepdim=True)
+        step = worth["sum"] / worth["weight"] - value
+        told = loop._report().metrics["covariance"]
+        tree.logits[0].data += eta * step
+        measured = float(loop.exact()["entropy"] - before)
+        off.append(measured / (-eta * told) - 1)
+        found = drift([float(before), float(before) + measured], [told, 0.0])
+        assert found.eta == pytest.approx(eta, rel=0.02) and found.explained == pytest.approx(1.0)
+    assert 1e-6 < abs(off[0]) < 1e-2 and off[1] == pytest.approx(off[0] / 2, rel=0.05)
+
+
+def test_the_rate_that_fits_is_that_of_least_squares() -> None:
+    entropies, covariances = np.cumsum(random(20).numpy()), random(20, seed=1).numpy()
+    found = drift(list(entropies), list(covariances))
+    against, changes = -covariances[:-1], entropies[1:] - entropies[:-1]
+    (eta,), (rest,), *_ = np.linalg.lstsq(against[:, None], changes, rcond=None)
+    assert found.eta == pytest.approx(eta, abs=1e-12)
+    assert found.explained == pytest.approx(1 - rest / (changes**2).sum(), abs=1e-12)
+    assert found.measured == pytest.approx(list(changes)) and found.predicted == pytest.approx(list(eta * against))
+    with pytest.raises(ValueError, match="covariances that are not all 0"):
+        drift([0.5, 0.4, 0.3], [0.0, 0.0, 1.0])
+
+
+@pytest.mark.slow
+def test_a_step_reports_the_covariance_of_what_it_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """numpy's, over the tokens of the step as they were sampled; what was written does not count."""
+    seen, credit = list[TokenBatch](), Trainer._credit
+
+    def spied(self: Any, method: Any, model: Any, batch: TokenBatch) -> TokenBatch:
+        seen.append(credit(self, method, model, batch))
+        return seen[-1]
+
+    monkeypatch.setattr(Trainer, "_credit", spied)
+    metrics = make_loop(get_method("grpo").replace(problems=6)).step().metrics
+    (batch,) = seen
+    assert batch.advantages is not None
+    mask = batch.action_mask
+    pair = np.stack([batch.behaviour_logp[mask].double().numpy(), batch.advantages[mask].double().numpy()])
+    assert metrics["covariance"] == pytest.approx(np.cov(pair, bias=True)[0, 1], rel=1e-6)
+    assert abs(metrics["covariance"]) > 1e-4
+    written = torch.arange(len(batch)) % 2 == 0
+    rest = batch.rows((~written).nonzero()[:, 0])
+    assert rest.advantages is not None
+    pair = np.stack([rest.behaviour_logp[rest.action_mask].numpy(), rest.advantages[rest.action_mask].numpy()])
+    assert of_samples(batch.replace(written=written)) == pytest.approx(np.cov(pair, bias=True)[0, 1], rel=1e-5)
+    assert "covariance" not in make_loop(get_method("sft").replace(problems=2), resolve_task("sums")).step().metrics
 
 
 def test_the_mean_of_c_is_the_covariance_of_numpy(rows: tuple[TokenBatch, TokenLogProbs]) -> None:
@@ -192,5 +259,8 @@ def test_exhaustion_fits_a_noisy_curve_as_scipy_does() -> None:
     assert (found.a, found.b) == pytest.approx((-other.slope, other.intercept), abs=1e-12)
     assert found.r_squared == pytest.approx(other.rvalue**2, abs=1e-12)
     assert found.ceiling == pytest.approx(0.65, abs=0.02)
+    apart = scores - (other.intercept + other.slope * np.exp(entropies))
+    assert found.residual == pytest.approx(float(np.sqrt(np.mean(apart**2))), abs=1e-12)
+    assert found.at(0.7) == pytest.approx(other.intercept + other.slope * math.exp(0.7), abs=1e-12)
     with pytest.raises(ValueError, match="three or more entropies that differ"):
         exhaustion([0.5, 0.5, 0.5], [0.1, 0.2, 0.3])

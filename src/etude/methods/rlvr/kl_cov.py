@@ -17,7 +17,8 @@ thousand that a minibatch has here that would be one or two, so both are 0.01 an
 many tokens are chosen, per micro-batch, so that a machine's memory changes the method; here it is the minibatch. It
 opens the ratio's clip to 1 for Clip-Cov's 7 B run, so that it hardly acts; here the clip is GRPO's.
 
-The law of entropy, and the fit R = -a exp(H) + b of a score's ceiling: `evaluation/entropy_law.py`.
+The analysis is in the report of every run (`etude report RUN`, `evaluation/entropy_law.py`): how entropy changed from
+step to step beside -eta Cov(log pi, A), and the fit R = -a exp(H) + b of a score's ceiling.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from etude.advantages.covariance import covariance
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.claims import Claim, Measure
 from etude.core.draws import children, uniforms
@@ -40,21 +42,6 @@ from etude.filters.informative import InformativeGroups
 from etude.methods.rlvr.grpo import grpo
 from etude.objectives.policy_gradient import ClippedSurrogate
 from etude.objectives.surrogate import Surrogate
-
-
-def covariance(logp: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
-    """(log pi - mean log pi)(A - mean A) where `mask` is, else 0: its mean over the mask is their covariance.
-
-    Shapes: all [B, T].
-
-    >>> logp, advantages = torch.tensor([[-1.0, -3.0, 0.0]]), torch.tensor([[1.0, -1.0, 9.0]])
-    >>> covariance(logp, advantages, torch.tensor([[True, True, False]])).tolist()
-    [[1.0, 1.0, 0.0]]
-    """
-    found = torch.zeros_like(logp)
-    x, a = logp[mask], advantages[mask]
-    found[mask] = (x - x.mean()) * (a - a.mean()) if len(x) else x
-    return found
 
 
 def taught(batch: TokenBatch) -> Tensor:
