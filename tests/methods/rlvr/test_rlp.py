@@ -25,8 +25,9 @@ from etude.experience.thoughts import THOUGHT, Thoughts
 from etude.experiments.rlvr import rlp as experiment
 from etude.experiments.watched import Job, Run
 from etude.methods.rlvr.grpo import grpo
-from etude.methods.rlvr.rlp import InformationGain, information_gain, rlp
+from etude.methods.rlvr.rlp import GreedyPrediction, InformationGain, information_gain, rlp
 from etude.policies.language import LanguagePolicy
+from etude.policies.texts.likelihood import likeliest
 from etude.policies.texts.models import CurrentPolicy, KeptReference, SavedModel
 from etude.references.frozen import MovingAverage
 from etude.rewards.scoring import score
@@ -147,6 +148,78 @@ def test_the_gain_is_the_difference_of_two_forwards() -> None:
         expected = next_logp(policy, [*asked, *e.info[THOUGHT]], text) - next_logp(first, asked, text)
         assert gain == pytest.approx(expected, abs=1e-9)
     assert len(set(found)) == 6
+
+
+def forced(policy: LanguagePolicy, context: list[int], text: list[int]) -> tuple[float, bool]:
+    """log p(text | context) and whether greedy decoding says it: token by token, each by a forward of its own."""
+    total, greedy = 0.0, True
+    for place, token in enumerate(text):
+        with torch.no_grad():
+            z = policy.model(torch.tensor([[*context, *text[:place]]])).logits[0, -1].double().numpy()
+        total += float(z[token] - z.max() - np.log(np.exp(z - z.max()).sum()))
+        greedy &= int(z.argmax()) == token
+    return total, greedy
+
+
+class Longer(Texts):
+    """What comes next has two letters."""
+
+    def problems(self, split: str) -> list[Problem]:
+        return [dataclasses.replace(p, answer=f"{p.answer}c") for p in super().problems(split)]
+
+
+def test_foresight_is_that_of_a_loop_that_forces_token_by_token() -> None:
+    """With a thought, without one and the difference, of texts of two tokens."""
+    policy, task = random_policy(dtype=torch.float64), Longer()
+    found = foresight(policy, task, problems=2, samples=3, seed=4)
+    episodes = thought_about(policy, Thoughts(size=3), Asked(), seed=4)
+    rows = [(policy.encode(e.problem.prompt), e.info[THOUGHT], policy.encode(e.problem.answer)) for e in episodes]
+    thought = [forced(policy, [*context, *said], text)[0] for context, said, text in rows]
+    plain = [forced(policy, context, text)[0] for context, _, text in rows[::3]]
+    assert all(len(text) == 2 for *_, text in rows) and len({e.problem.id for e in episodes}) == 2
+    assert found.thought.ravel() == pytest.approx(thought, abs=1e-9) and found.plain == pytest.approx(plain, abs=1e-9)
+    assert found.gain == pytest.approx(np.mean(thought) - np.mean(plain), abs=1e-9) and abs(found.gain) > 1e-3
+
+
+class Asked(Longer):
+    """The problems that foresight is measured on."""
+
+    def problems(self, split: str) -> list[Problem]:
+        return super().problems("test")
+
+
+def test_the_binary_reward_pays_what_greedy_decoding_would_say() -> None:
+    """RPT's: texts of two tokens, some of them what the policy says after the thought, some only at their beginning."""
+    policy = random_policy(dtype=torch.float64)
+    policy.model.get_output_embeddings().weight.data[policy.encode("abcdwxyz")] *= 9.0  # letters are what it says
+    episodes = thought_about(policy, Thoughts(size=3))
+    before = [[*policy.encode(e.problem.prompt), *e.info[THOUGHT]] for e in episodes]
+    contexts, texts = list[list[int]](), list[list[int]]()
+    for row in before:
+        with torch.no_grad():
+            first = int(policy.model(torch.tensor([row])).logits[0, -1].argmax())
+            second = int(policy.model(torch.tensor([[*row, first]])).logits[0, -1].argmax())
+        contexts += [row] * 3
+        texts += [[first, second], [first, (second + 1) % VOCABULARY], [(first + 1) % VOCABULARY, second]]
+    found = likeliest(contexts, texts, policy, budget=60).tolist()
+    assert found == [forced(policy, *pair)[1] for pair in zip(contexts, texts)] == [True, False, False] * 6
+    for e, row in zip(episodes, before):
+        e.problem = dataclasses.replace(e.problem, answer=policy.decode(texts[3 * before.index(row)]))
+    scores = GreedyPrediction().bind().score(episodes, Context(Texts(), policy, Stream(0)))
+    wanted = [forced(policy, row, policy.encode(e.problem.answer))[1] for row, e in zip(before, episodes)]
+    assert scores == [float(x) for x in wanted] and True in wanted
+
+
+@pytest.mark.slow
+def test_the_binary_control_differs_from_rlp_in_its_reward_alone() -> None:
+    method: Any = set_values(SMALL, {"rewards": "greedy-prediction"})
+    assert {path.split(".")[0] for path in method.diff(SMALL)} == {"rewards"}
+    check_fit(method)
+    loop = make_loop(method, Texts(), policy=random_policy(dtype=torch.float64))
+    metrics = loop.step().metrics
+    assert metrics["reward"] == metrics["reward/greedy-prediction"] and metrics["reward"] in [n / 8 for n in range(9)]
+    with pytest.raises(ConfigError, match=r"GreedyPrediction scores what thoughts .*set experience=thoughts"):
+        check_fit(method.replace(experience=Groups()))
 
 
 def test_a_thought_that_leaves_no_room_has_no_reward() -> None:

@@ -22,6 +22,11 @@ Identities: E over x of r is the cross-entropy of phi less that of theta with th
 at most log E over c of p(x | c). What comes next is the problem's `answer`, its prompt the context; tasks say how a
 thought begins and ends (`thought`). What becomes of thoughts that do not end is not said; here they are ended for the
 policy. No code is public.
+
+The paper's controls are continued pretraining with as many texts, and with as much compute (both in the claim), and
+RPT's binary reward, 1 where the likeliest next token after the thought is the text's:
+
+    etude train rlp --task streams --set rewards=greedy-prediction
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ from etude.core.errors import DataError
 from etude.core.slots import Context, Reward
 from etude.experience.thoughts import THOUGHT, Thoughts
 from etude.methods.rlvr.grpo import grpo
-from etude.policies.texts.likelihood import logp
+from etude.policies.texts.likelihood import likeliest, logp
 from etude.policies.texts.models import CurrentPolicy, KeptReference, Model
 from etude.references.frozen import MovingAverage
 
@@ -47,26 +52,20 @@ if TYPE_CHECKING:
     from etude.policies.language import LanguagePolicy
 
 
-class InformationGain(Reward):
-    """log p(x | context, thought) - log p_phi(x | context): what a thought tells about what comes next, in nats.
-
-    x is the problem's answer, as text; the first is said by the policy as it is, at temperature 1, without a gradient.
+class ForetellingReward(Reward, abstract=True):
+    """What a thought is worth for foretelling x, the problem's answer as text, by the policy as it is at temperature 1.
 
     It does not apply to a thought after which the model's window has no room for x.
 
-    Args:
-        baseline: phi, which foresees without a thought. It is the same for all thoughts at a context.
-
     Raises: DataError for a problem whose answer is no text, or an empty one.
-
-    A thought after which x has probability 0.8, and of 0.2 without it, tells ln 4:
-
-    >>> import math
-    >>> round(math.log(0.8) - math.log(0.2), 4)
-    1.3863
     """
 
-    baseline: Model = KeptReference()
+    def worth(
+        self, contexts: Sequence[list[int]], thoughts: Sequence[list[int]], texts: Sequence[list[int]],
+        policy: LanguagePolicy,
+    ) -> Tensor:  # fmt: skip
+        """[N] what N thoughts are worth, in these contexts and before these texts, all as token ids."""
+        raise NotImplementedError
 
     def objection(self, method: Method) -> str | None:
         if not isinstance(method.slots().get("experience"), Thoughts):
@@ -81,8 +80,47 @@ class InformationGain(Reward):
         if not any(room):
             return [None] * len(episodes)
         contexts, thoughts, texts = zip(*(parts for parts, fits in zip(asked, room) if fits))
-        gains = iter(information_gain(contexts, thoughts, texts, context.policy, self.baseline).tolist())
-        return [next(gains) if fits else None for fits in room]
+        found = iter(self.worth(contexts, thoughts, texts, context.policy).tolist())
+        return [next(found) if fits else None for fits in room]
+
+
+class InformationGain(ForetellingReward):
+    """log p(x | context, thought) - log p_phi(x | context): what a thought tells about what comes next, in nats.
+
+    Args:
+        baseline: phi, which foresees without a thought. It is the same for all thoughts at a context.
+
+    A thought after which x has probability 0.8, and of 0.2 without it, tells ln 4:
+
+    >>> import math
+    >>> round(math.log(0.8) - math.log(0.2), 4)
+    1.3863
+    """
+
+    baseline: Model = KeptReference()
+
+    def worth(
+        self, contexts: Sequence[list[int]], thoughts: Sequence[list[int]], texts: Sequence[list[int]],
+        policy: LanguagePolicy,
+    ) -> Tensor:  # fmt: skip
+        return information_gain(contexts, thoughts, texts, policy, self.baseline)
+
+
+class GreedyPrediction(ForetellingReward):
+    """1 where x is what the policy would say after the thought at temperature 0, else 0: RPT's binary reward.
+
+    A thought that makes x likelier and not yet the likeliest is worth nothing, and where no thought of a context does
+    there is nothing to learn from: that is what `information-gain` is compared with.
+
+    >>> GreedyPrediction().name
+    'greedy-prediction'
+    """
+
+    def worth(
+        self, contexts: Sequence[list[int]], thoughts: Sequence[list[int]], texts: Sequence[list[int]],
+        policy: LanguagePolicy,
+    ) -> Tensor:  # fmt: skip
+        return likeliest([[*c, *t] for c, t in zip(contexts, thoughts)], texts, policy).double()
 
 
 def information_gain(

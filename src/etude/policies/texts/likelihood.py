@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from etude.core.batches import TokenBatch
+from etude.core.batches import LOGITS, TokenBatch, pieces
 from etude.core.episodes import Episode, Problem, Segment
 from etude.core.errors import ConfigError, DataError
 from etude.core.rows import to_batch
@@ -99,6 +99,39 @@ def _of_texts(found: Tensor, batch: TokenBatch, width: int) -> Tensor:
     places = batch.action_mask.cumsum(1)[batch.action_mask] - 1
     rows = batch.action_mask.nonzero()[:, 0]
     return found.new_zeros(len(batch), width).index_put((rows, places), found[batch.action_mask])
+
+
+@torch.no_grad()
+def likeliest(
+    contexts: Sequence[Tokens], texts: Sequence[Tokens], policy: LanguagePolicy, budget: int = BUDGET
+) -> Tensor:
+    """[N] whether a text is what a policy says after its context at temperature 0: each token the likeliest one there.
+
+    A pair that stands in the lists several times is looked at once. An empty text is.
+
+    Args:
+        contexts, texts: N of each, as the policy's token ids.
+        budget: padded tokens that are looked at together.
+
+    Raises: DataError as `logp`.
+    """
+    pairs = [(tuple(c), tuple(t)) for c, t in zip(contexts, texts, strict=True)]
+    different = list(dict.fromkeys(pairs))
+    for context, text in different:
+        _check_window(len(context), len(text), policy.context)
+    batch, head = _rows(different, 1.0, policy), policy.head()
+    said = torch.ones(len(different), dtype=torch.bool, device=policy.device)
+    for piece in micro_batches(policy, batch, budget):
+        rows = batch.rows(piece, trim=True)
+        states = policy.evaluate(rows, {"hidden"}).hidden
+        assert states is not None
+        hidden, tokens = states[rows.action_mask], rows.tokens[rows.action_mask]
+        words, parts = len(head.weight) // policy.voices, pieces(len(hidden), LOGITS // len(head.weight))
+        right = torch.cat([head.logits(hidden[part]).argmax(-1) % words == tokens[part] for part in parts])
+        wrong = rows.action_mask.nonzero()[:, 0][~right]
+        said[piece.to(said.device)[wrong]] = False
+    number = {pair: i for i, pair in enumerate(different)}
+    return said[[number[pair] for pair in pairs]]
 
 
 def reference_logits(policy: LanguagePolicy, rows: TokenBatch) -> Tensor:
