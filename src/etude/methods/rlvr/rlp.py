@@ -87,6 +87,8 @@ class ForetellingReward(Reward, abstract=True):
 class InformationGain(ForetellingReward):
     """log p(x | context, thought) - log p_phi(x | context): what a thought tells about what comes next, in nats.
 
+    Shapes: N thoughts -> [N].
+
     Args:
         baseline: phi, which foresees without a thought. It is the same for all thoughts at a context.
 
@@ -110,10 +112,14 @@ class GreedyPrediction(ForetellingReward):
     """1 where x is what the policy would say after the thought at temperature 0, else 0: RPT's binary reward.
 
     A thought that makes x likelier and not yet the likeliest is worth nothing, and where no thought of a context does
-    there is nothing to learn from: that is what `information-gain` is compared with.
+    there is nothing to learn from: that is what `information-gain` is compared with. Shapes: N thoughts -> [N].
 
-    >>> GreedyPrediction().name
-    'greedy-prediction'
+    Of two words with chances of 0.3 and 0.7 the second is said:
+
+    >>> import torch
+    >>> chances = torch.tensor([0.3, 0.7])
+    >>> [float(chances.argmax() == word) for word in range(2)]
+    [0.0, 1.0]
     """
 
     def worth(
