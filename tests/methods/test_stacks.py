@@ -23,6 +23,7 @@ STACKS: Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
     "dapo+ghpo+memory-r-plus": ("sums", {**SMALL, "experience.size": 4}, ("look-again", "memory-reward")),
     "dr-grpo+nft": ("sums", {**SMALL, "minibatches": 1}, ("negative-aware",)),
     "relift+critique-grpo": ("sums", SMALL, ("look-again", "attempt-and-critique", "interleaved")),
+    "sparkle+ghpo": ("sums", {**SMALL, "experience.size": 2}, ("scaffolded-groups", "look-again")),
     "rloo+aepo": ("sums", SMALL, ("aepo",)),
     "ppo-max+rto+pf-ppo": (
         "digest", {**SCORED, "rewards.dpo-token-reward.whose.model": "{model}"}, ("dpo-token-reward", "rank-filter"),
@@ -77,6 +78,9 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "grpo+hgpo+deepsearch": ("hybrid-sums", "both set experience"),  # a forced token and a tree that is searched
     "hgpo+spo-tree": ("hybrid-sums", "Tree has rows that are parts of completions"),  # which no mode is compared by
     "hgpo+groups": ("hybrid-sums", "set experience=both-modes"),  # compares modes that nobody forces
+    "ghpo+hgpo": ("hybrid-sums", "what a second look tries again is in none of them"),  # no mode is forced there
+    "rlp+ghpo": ("streams", "what a second look puts in is none"),  # a thought, which a hint is not
+    "deepsearch+ghpo": ("sums", "has no steps of those that second_look adds"),
     "grpo+dpo+ppo": ("preferences", "both set objective"),  # a pair's link and a clipped surrogate
     "dpo+ppo": ("preferences", "Pairs takes its rows from data"),
     "rebel+dpo": ("digest", "Pairs takes its rows from data"),
