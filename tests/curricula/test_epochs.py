@@ -16,6 +16,7 @@ from etude.core.errors import CheckpointError, ConfigError
 from etude.core.registry import get_method
 from etude.core.streams import Stream
 from etude.curricula.epochs import EpochMeans, Recorded, variance
+from etude.curricula.first import FirstProblems
 from etude.curricula.uniform import Uniform
 from language_toys import make_loop
 
@@ -71,6 +72,15 @@ def test_it_chooses_what_the_other_curriculum_does() -> None:
         assert part.choose(POOL, 3, Stream(step)) == plain.choose(POOL, 3, Stream(step))
 
 
+def test_of_a_pool_only_its_first_problems_come_and_are_recorded() -> None:
+    part = Recorded(of=FirstProblems(size=2)).bind()
+    assert part.chooses_ahead
+    for step in range(3):
+        assert sorted(p.id for p in part.choose(POOL, 4, Stream(step))) == sorted(2 * [p.id for p in POOL[:2]])
+    whole = FirstProblems(size=99).bind()
+    assert whole.choose(POOL, 5, Stream(0)) == Uniform().bind().choose(POOL, 5, Stream(0))
+
+
 @pytest.mark.slow
 def test_in_a_run_the_visits_of_a_problem_are_its_epochs(tmp_path: Path) -> None:
     """Three problems, two in a step: after 6 steps each was met in 4 epochs; what was saved goes on to the same."""
@@ -97,7 +107,8 @@ def test_in_a_run_the_visits_of_a_problem_are_its_epochs(tmp_path: Path) -> None
     assert again.method.curriculum.record.state == record.state  # type: ignore[attr-defined]
     assert EpochMeans.of_run(tmp_path).state != record.state
     loop.save(tmp_path)
-    assert EpochMeans.of_run(tmp_path).state == EpochMeans.of_run(tmp_path / "state.json").state == record.state
+    for place in (tmp_path, tmp_path / "state.json", tmp_path / "model"):
+        assert EpochMeans.of_run(place).state == record.state
 
 
 def test_a_run_without_a_record_is_refused(tmp_path: Path) -> None:

@@ -75,7 +75,8 @@ class EpochMeans(Part):
         """The record that a run kept (`curriculum=recorded`).
 
         Args:
-            run: its folder, of which the newest whole checkpoint is read, a checkpoint, or the `state.json` in one.
+            run: its folder, of which the newest whole checkpoint is read, a checkpoint, the model of one, or the
+                `state.json` in one.
 
         Raises: ConfigError if nothing there has a record; CheckpointError for a folder without a whole checkpoint.
         """
@@ -93,8 +94,10 @@ class EpochMeans(Part):
 
 
 def state_file(run: str | Path) -> Path:
-    """Where the parts' states of a run, or of a checkpoint, are; anything else is taken for that file itself."""
+    """Where the parts' states of a run, of a checkpoint or beside its model are; anything else is that file itself."""
     path = Path(run)
+    if path.name == "model" and (path.parent / FILE).is_file():
+        return path.parent / FILE
     if (path / "checkpoints").is_dir():
         path = checkpoints.newest(path / "checkpoints")[0]
     return path / FILE if path.is_dir() else path

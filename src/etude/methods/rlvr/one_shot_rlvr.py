@@ -18,7 +18,8 @@ Both runs, the first of which is that of the whole pool:
     etude train one-shot-rlvr --set curriculum.chosen.run=runs/pool
 
 `curriculum.chosen.ranks=1,13` takes the first and the thirteenth, `curriculum.chosen=named-problems` and
-`curriculum.chosen.ids=ID` a problem by its id. The paper's ablations, by what is set beside that:
+`curriculum.chosen.ids=ID` a problem by its id; `curriculum.of=first-problems` leaves the first run a pool that it
+passes over more often. The paper's ablations, by what is set beside that:
 
     policy loss only        regularizers=none optimizer.weight_decay=0
     + weight decay          regularizers=none
@@ -30,8 +31,9 @@ Both runs, the first of which is that of the whole pool:
     entropy only            regularizers=entropy-bonus regularizers.0.coefficient=0.001 rewards.task-reward.weight=0
     a wrong label           curriculum.answers=TEXT
 
-Without a reward all advantages are 0. `evaluation/saturation.py` has what is gained once the problem is solved. The
-released trainer takes means over all tokens: `aggregation=token-mean`; here, as in GRPO, completions are averaged.
+`etude studies run one-shot-rlvr` puts them beside each other. Without a reward all advantages are 0.
+`evaluation/saturation.py` has what is gained once the problem is solved. The released trainer takes means over all
+tokens: `aggregation=token-mean`; here, as in GRPO, completions are averaged.
 """
 
 from __future__ import annotations
