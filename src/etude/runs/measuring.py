@@ -123,7 +123,11 @@ def _scores(bed: Bed, metric: str, jobs: Sequence[Job]) -> Scores:
 
 
 def budgets(jobs: Sequence[Job]) -> Mapping[str, list[float]]:
-    """[seeds] of what the runs used, as far as they counted it: steps of the budget, updates, completions, tokens."""
+    """[seeds] of what the runs used, as far as they counted it: steps of the budget, updates, completions, tokens.
+
+    Tokens are all that the policy drew, of attempts that were filtered out, second looks, forks and searches too; where a
+    step drew none, those that it learned from.
+    """
     from etude.runtime.jsonl import JsonLines
 
     counted: dict[str, list[float]] = {}
@@ -138,10 +142,15 @@ def budgets(jobs: Sequence[Job]) -> Mapping[str, list[float]]:
         }
         if any("rows" in line for line in lines):
             found["completions"] = float(sum(line.get("rows", 0.0) for line in lines))
-            found["tokens"] = float(sum(line.get("rows", 0.0) * line.get("completion_length", 0.0) for line in lines))
+            found["tokens"] = float(sum(map(_tokens, lines)))
         for name, value in found.items():
             counted.setdefault(name, []).extend([value] * max(job.members, 1))
     return counted
+
+
+def _tokens(line: Mapping[str, float]) -> float:
+    """Of a step."""
+    return line.get("sampled_tokens") or line.get("rows", 0.0) * line.get("completion_length", 0.0)
 
 
 def _weights(jobs: Sequence[Job]) -> list[str]:

@@ -57,5 +57,5 @@ def figures(runs: Mapping[str, Sequence[Trained]]) -> dict[str, list[float]]:
     """What each optimizer's answers are worth, and what GRPO's took."""
     found = {f"worth by {how}": [float(r.rewards.mean()) for r in of] for how, of in runs.items()}
     found["in order, by GRPO"] = [r.pass_at(1) for r in runs["GRPO"]]
-    found["tokens, by GRPO"] = [sum(m["rows"] * m["completion_length"] for m in r.metrics) for r in runs["GRPO"]]
+    found["tokens, by GRPO"] = [sum(m["sampled_tokens"] for m in r.metrics) for r in runs["GRPO"]]
     return found
