@@ -184,7 +184,7 @@ def test_below_ten_effective_episodes_every_estimate_says_that_its_interval_mean
     assert found.to_json()["reason"] == found.reason
     mean = student(1.0, np.arange(3.0))
     shown = {"a run": Evaluated({"logs": {"logged": mean, "importance-sampling": found}}, control)}  # type: ignore[arg-type]
-    _table(shown, EvaluationOptions(data="rows.npz"))
+    _table(shown, EvaluationOptions(data="rows.npz"), 1)
     printed = capsys.readouterr().out.splitlines()
     said = [line for line in printed if "means nothing" in line]
     assert said == ([f"importance-sampling: {sentence}."] if doubted else [])

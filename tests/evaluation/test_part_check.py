@@ -199,7 +199,7 @@ def test_what_is_wrong_is_said(part: Any, sentence: str) -> None:
 
 GIVEN = (
     "function-reward", "callable-reward", "learning", "own-module",
-    "information-gain", "process-reward", "priority-draws", "over-prompt-value",
+    "information-gain", "greedy-prediction", "process-reward", "priority-draws", "over-prompt-value",
     "listwise-reward", "guide-potential", "settled-answers", "visit-shares", "utterance-advantages", "model-rewards",
     "solved-with", "helped-by", "unsolved", "half-solved", "patch-similarity", "exact-patch", "leave-one-out-turns",
 )  # fmt: skip

@@ -125,8 +125,8 @@ def _scores(bed: Bed, metric: str, jobs: Sequence[Job]) -> Scores:
 def budgets(jobs: Sequence[Job]) -> Mapping[str, list[float]]:
     """[seeds] of what the runs used, as far as they counted it: steps of the budget, updates, completions, tokens.
 
-    Tokens are all that the policy drew, of attempts that were filtered out, second looks, forks and searches too; where a
-    step drew none, those that it learned from.
+    Tokens are all that the policy drew, of attempts that were filtered out, second looks, forks and searches too; where
+    a step drew none, those that it learned from.
     """
     from etude.runtime.jsonl import JsonLines
 
