@@ -16,15 +16,22 @@ from etude.core.errors import ConfigError
 from etude.methods.rlvr.interplay_pretrain_midtrain_rl import (
     GraphReward,
     StrictGraphReward,
-    graph_errors,
     interplay_pretrain_midtrain_rl,
     interplay_rl_alone,
-    process_score,
     rl_cost,
     steps_for,
 )
 from etude.stages.chain import Train
-from etude.tasks.language.dags import VOCABULARIES, Dags, Node, computed, parsed, rendered
+from etude.tasks.language.dags import (
+    VOCABULARIES,
+    Dags,
+    Node,
+    computed,
+    graph_errors,
+    parsed,
+    process_score,
+    rendered,
+)
 
 TASK = Dags(ops=(1, 2, 3, 4, 5, 6, 7, 8), rare=0.5)
 RUN: Any = SimpleNamespace(task=TASK, policy=None)
@@ -125,6 +132,25 @@ def test_strict_is_never_more_than_the_answer_and_wrong_answers_earn_nothing() -
             assert p == 0 or parsed(text) is not None
             seen.add((o, s, p > 0))
     assert {(1, 1, True), (1, 0, True), (1, 0, False), (0, 0, True), (0, 0, False)} <= seen
+
+
+@pytest.mark.parametrize(
+    ("said", "answered", "process"),
+    [
+        ("a=7;b=10;c=a+b=17;", 1.0, 1.0),
+        ("b=10;a=7;c=b*a=17;", 1.0, 1.0),  # another order, and an operation, which nothing looks at
+        ("a=7;b=9;c=a+b=17;", 1.0, 2 / 3),  # a right answer by a wrong process
+        ("a=7;c=a+a=17;", 1.0, 1 / 3),  # a node that is missing, wrong parents
+        ("17", 1.0, 0.0),  # no graph at all
+        ("a=7;b=10;c=a+b=18;", 0.0, 1 / 3),  # a wrong value, which is the answer
+    ],
+)
+def test_strict_success_is_an_answer_that_was_come_to(said: str, answered: float, process: float) -> None:
+    asked = Problem("1", "c=a+b;a=7;b=10?c>", "17", info={"demonstration": "a=7;b=10;c=a+b=17;"})
+    strict = float(answered == 1 and process == 1)
+    assert (Dags().score(asked, said), Dags(judged="process").score(asked, said)) == (answered, strict)
+    told = Dags().metrics(Episode(asked, [Segment("assistant", said)]))
+    assert told == {"process": pytest.approx(process), "strict": strict}
 
 
 def test_without_a_worked_graph_the_answer_is_all_there_is() -> None:

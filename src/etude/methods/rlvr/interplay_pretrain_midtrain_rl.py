@@ -14,7 +14,9 @@ wrong parents, and 1 for a wrong answer,
     P = max(0, 1 - E / |V|),    R = 0.2 O + 0.8 P where the answer is right (O = 1), else 0;
 
 a text that is no list of definitions has P = 0, and where there is no worked graph R = O. `strict-graph-reward` is 1
-where answer and graph are both right.
+where answer and graph are both right, by which a run is also evaluated, pass@k among them:
+
+    etude evaluate RUN --set task.judged=process --k 1,32
 
 One budget for both (`rl_cost`), in tokens of pre-training, of which each costs 6 units: a sampled token costs 2 to be
 sampled, 2 for the log-probabilities that it is held against and 6 to be learned from, 10 in all, so that N problems of
@@ -39,36 +41,10 @@ from etude.core.fields import Probability
 from etude.core.recipe import Recipe
 from etude.core.slots import Context, Reward
 from etude.stages.chain import Train
-from etude.tasks.language.dags import Graph, parsed
+from etude.tasks.language.dags import parsed, process_score
 
 TEXTS, PROBLEMS, SIZE = 32, 16, 8
 """Worked answers of a supervised step; problems of an RL step, and completions of each."""
-
-
-def graph_errors(said: Graph, gold: Graph, answer: str) -> int:
-    """E: what is wrong with a solution's graph, `answer` being the name that was asked for.
-
-    >>> gold = parsed("a=7;b=10;c=a+b=17;")
-    >>> [graph_errors(parsed(t), gold, "c") for t in ("a=7;b=10;c=a+b=17;", "a=7;b=9;c=a+b=17;", "a=7;c=a+a=14;")]
-    [0, 1, 4]
-    """
-    both = said.keys() & gold.keys()
-    values = sum(said[name].value != gold[name].value for name in both)
-    parents = sum(set(said[name].parents) != set(gold[name].parents) for name in both)
-    wrong = answer not in said or said[answer].value != gold[answer].value
-    return len(gold.keys() - both) + min(len(said.keys() - both), len(gold)) + values + parents + wrong
-
-
-def process_score(said: str, worked: str) -> float:
-    """P of a solution against the worked one: 1 for the same graph, 0 for what does not parse.
-
-    >>> [round(process_score(t, "a=7;b=10;c=a+b=17;"), 4) for t in ("b=10;a=7;c=a+b=17;", "a=7;b=9;c=a+b=17;", "c=17")]
-    [1.0, 0.6667, 0.0]
-    """
-    found, gold = parsed(said), parsed(worked)
-    if found is None or not gold:
-        return 0.0
-    return max(0.0, 1 - graph_errors(found, gold, list(gold)[-1]) / len(gold))
 
 
 class GraphReward(Reward):

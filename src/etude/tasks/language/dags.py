@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, Literal
 
 from numpy.random import Generator
 
-from etude.core.episodes import Problem
+from etude.core.episodes import Episode, Problem
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Interval, Probability, WholeNumber
 from etude.core.streams import Stream
@@ -48,6 +48,8 @@ class Dags(LanguageTask):
         rare: share of the problems whose names are those of the second vocabulary.
         hard: the same of the split 'hard', whatever is trained on.
         modulus: values run from 0 to one less; a model knows the tables of a small one after few texts.
+        judged: by the last value, the 'answer'; or by the 'process' too: 1 only where answer and graph are right, which
+            is strict success.
         seed: which problems are drawn. The train/test divide is the same for every seed.
 
     Splits: 'train', 'test', 'rare', the test with names of the second vocabulary alone, and 'hard'. None shares a
@@ -56,6 +58,9 @@ class Dags(LanguageTask):
     >>> problem = Problem("dags/1", "c=a+b;a=7;b=10?c>", "17")
     >>> Dags().score(problem, "a=7;b=10;c=a+b=17;"), Dags().score(problem, "a=7;b=10;c=a+b=16;")
     (1.0, 0.0)
+    >>> worked = Problem("dags/1", problem.prompt, "17", info={"demonstration": "a=7;b=10;c=a+b=17;"})
+    >>> [Dags(judged=by).score(worked, "a=7;b=9;c=a+b=17;") for by in ("answer", "process")]
+    [1.0, 0.0]
     """
 
     id: ClassVar[str] = "dags"
@@ -65,6 +70,7 @@ class Dags(LanguageTask):
     rare: Probability = 0.0
     hard: tuple[Annotated[int, Interval(ge=1, le=8)], ...] = (7, 8)
     modulus: Annotated[int, Interval(ge=2, le=100)] = 23
+    judged: Literal["answer", "process"] = "answer"
     seed: WholeNumber = 0
 
     def check(self) -> None:
@@ -81,7 +87,17 @@ class Dags(LanguageTask):
         return Pool(lambda i: self._problem(split, i), 100_000 if split == "train" else 1_000)
 
     def score(self, problem: Problem, completion: str) -> float:
-        return float(self.answer(completion) == problem.answer)
+        right = self.answer(completion) == problem.answer
+        return float(right and (self.judged == "answer" or self._process(problem, completion) == 1))
+
+    def metrics(self, episode: Episode) -> Mapping[str, float]:
+        """P of the graph, and strict success: whether answer and graph are right."""
+        process = self._process(episode.problem, episode.completion)
+        right = self.answer(episode.completion) == episode.problem.answer
+        return {"process": process, "strict": float(right and process == 1)}
+
+    def _process(self, problem: Problem, completion: str) -> float:
+        return process_score(completion, self.demonstration(problem) or "")
 
     def answer(self, completion: str) -> str:
         """The last value that is said."""
@@ -162,6 +178,34 @@ def parsed(text: str) -> dict[str, Node] | None:
         name, left, operation, right, value = found.groups()
         graph[name] = Node(int(value), (left, right) if left else (), operation or "")
     return graph
+
+
+def graph_errors(said: Graph, gold: Graph, answer: str) -> int:
+    """E: what is wrong with a solution's graph, `answer` being the name that was asked for.
+
+    As in the paper values and sets of parents count, and not the operation between these.
+
+    >>> gold = parsed("a=7;b=10;c=a+b=17;")
+    >>> [graph_errors(parsed(t), gold, "c") for t in ("a=7;b=10;c=a+b=17;", "a=7;b=9;c=a+b=17;", "a=7;c=a+a=14;")]
+    [0, 1, 4]
+    """
+    both = said.keys() & gold.keys()
+    values = sum(said[name].value != gold[name].value for name in both)
+    parents = sum(set(said[name].parents) != set(gold[name].parents) for name in both)
+    wrong = answer not in said or said[answer].value != gold[answer].value
+    return len(gold.keys() - both) + min(len(said.keys() - both), len(gold)) + values + parents + wrong
+
+
+def process_score(said: str, worked: str) -> float:
+    """P of a solution against the worked one: 1 for the same graph, 0 for what does not parse.
+
+    >>> [round(process_score(t, "a=7;b=10;c=a+b=17;"), 4) for t in ("b=10;a=7;c=a+b=17;", "a=7;b=9;c=a+b=17;", "c=17")]
+    [1.0, 0.6667, 0.0]
+    """
+    found, gold = parsed(said), parsed(worked)
+    if found is None or not gold:
+        return 0.0
+    return max(0.0, 1 - graph_errors(found, gold, list(gold)[-1]) / len(gold))
 
 
 def _defined(node: Node) -> str:
