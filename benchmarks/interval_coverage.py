@@ -45,8 +45,8 @@ from etude.runtime.jsonl import JsonLines
 from etude.tasks.control.cartpole import cartpole
 from etude.tasks.control.pointmaze_umaze import PointMazeU
 
-EPISODES, PLAYED, DRAWS = 60, 4_000, 4
-"""Of a data set; by which the truth is known; actions in a state, of policies in numbers."""
+EPISODES, PLAYED, AT_A_TIME, DRAWS = 60, 60_000, 2_000, 4
+"""Of a data set; by which the truth is known, and together; actions in a state, of policies in numbers."""
 
 
 class Softmax:
@@ -108,12 +108,12 @@ WORLDS: dict[str, Callable[[], World]] = {"cart": _cart, "maze": _maze}
 def truths(name: str) -> np.ndarray:
     """[T] what the policy earns in the first 1, 2, ... T steps, by as many episodes of it."""
     world = WORLDS[name]()
-    played = record(world.policy, world.task, 1, "truth", episodes=PLAYED)
-    longest = max(e.steps for e in played)
-    earned = np.zeros((PLAYED, longest))
-    for row, episode in zip(earned, played, strict=True):
-        row[: episode.steps] = episode.rewards
-    found: np.ndarray = (earned.mean(0) * world.gamma ** np.arange(longest)).cumsum()
+    earned = np.zeros(0)
+    for part in range(PLAYED // AT_A_TIME):
+        for episode in record(world.policy, world.task, part, "truth", episodes=AT_A_TIME):
+            earned = np.pad(earned, (0, max(0, episode.steps - len(earned))))
+            earned[: episode.steps] += episode.rewards
+    found: np.ndarray = (earned / PLAYED * world.gamma ** np.arange(len(earned))).cumsum()
     return found
 
 
@@ -145,7 +145,7 @@ def acts_of(policy: Any, logs: Logs, seed: int) -> Acts:
 
 
 def judged(name: str, seed: int) -> dict[str, Any]:
-    """What the logs of a seed say, and what is true of as many steps."""
+    """What the logs of a seed say, of as many steps as its longest episode has."""
     torch.set_num_threads(1)
     began, world = time.process_time(), WORLDS[name]()
     drawn = columns_of(record(world.behaviour, world.task, 100 + seed, "logs", episodes=EPISODES))
@@ -161,9 +161,8 @@ def judged(name: str, seed: int) -> dict[str, Any]:
         "weighted-importance-sampling": weighted_per_decision(episodes, weights, world.gamma),
     }
     return {
-        "seed": seed, "steps": episodes.horizon, "truth": truth_at(name, episodes.horizon),
-        "effective": found["importance-sampling"].effective, "seconds": time.process_time() - began,
-        **{k: _ends(v) for k, v in found.items()},
+        "seed": seed, "steps": episodes.horizon, "effective": found["importance-sampling"].effective,
+        "seconds": time.process_time() - began, **{k: _ends(v) for k, v in found.items()},
     }  # fmt: skip
 
 
@@ -177,12 +176,11 @@ def _ends(found: Estimate) -> list[float]:
     return [found.value, found.low, found.high]
 
 
-def coverage(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of each estimator how often its interval held the truth, how wide it is, and how far off its middle is."""
+def coverage(lines: Sequence[dict[str, Any]], truth: np.ndarray) -> dict[str, Any]:
+    """Of each estimator how often its interval held the truth [sets], how wide it is, and how far off its middle is."""
     found = {}
     for name in ("fqe", "doubly-robust", "importance-sampling", "weighted-importance-sampling"):
         value, low, high = np.array([line[name] for line in lines]).T
-        truth = np.array([line["truth"] for line in lines])
         held = int(((low < truth) & (truth < high)).sum())
         share = binomtest(held, len(lines)).proportion_ci(method="wilson")
         found[name] = {
@@ -190,7 +188,7 @@ def coverage(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "width": round(float((high - low).mean()), 3), "off": round(float((value - truth).mean()), 3),
         }  # fmt: skip
     effective = np.array([line["effective"] for line in lines])
-    about = {"truth": round(float(np.mean([line["truth"] for line in lines])), 3)}
+    about = {"truth": round(float(truth.mean()), 3)}
     return {**about, "effective episodes": [round(float(x), 1) for x in np.quantile(effective, (0, 0.5, 1))], **found}
 
 
@@ -216,7 +214,10 @@ def main() -> None:
     chosen.add_argument("--out", type=Path, default=Path("runs/interval-coverage"))
     chosen.add_argument("--output", type=Path)
     asked = chosen.parse_args()
-    found = {name: coverage(run(name, asked.sets, asked.workers, asked.out)) for name in asked.world}
+    found = {}
+    for name in asked.world:
+        lines = run(name, asked.sets, asked.workers, asked.out)
+        found[name] = coverage(lines, np.array([truth_at(name, line["steps"]) for line in lines]))
     text = json.dumps({"processor": processor(), "episodes": EPISODES, "worlds": found}, indent=1)
     print(text)
     if asked.output:

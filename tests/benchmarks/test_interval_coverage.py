@@ -18,11 +18,12 @@ import interval_coverage as benchmark
 def line(low: float, high: float, effective: float = 20.0) -> dict[str, object]:
     ends = [(low + high) / 2, low, high]
     names = ("fqe", "doubly-robust", "importance-sampling", "weighted-importance-sampling")
-    return {"truth": 1.0, "effective": effective, **dict.fromkeys(names, ends)}
+    return {"effective": effective, **dict.fromkeys(names, ends)}
 
 
 def test_what_holds_the_truth_is_counted() -> None:
-    found = benchmark.coverage([line(0.0, 2.0), line(0.5, 1.2), line(1.5, 2.5, 40.0), line(1.0, 2.0)])
+    lines = [line(0.0, 2.0), line(0.5, 1.2), line(1.5, 2.5, 40.0), line(1.0, 2.0)]
+    found = benchmark.coverage(lines, np.ones(4))
     assert (found["fqe"]["held"], found["fqe"]["of"]) == (2, 4)
     assert found["fqe"]["width"] == pytest.approx((2.0 + 0.7 + 1.0 + 1.0) / 4, abs=1e-3)
     assert found["fqe"]["off"] == pytest.approx((0.0 - 0.15 + 1.0 + 0.5) / 4, abs=1e-3)
@@ -50,6 +51,7 @@ def test_densities_of_pushes_add_up_to_one() -> None:
 
 def test_what_is_true_of_some_steps_is_what_they_earn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "PLAYED", 40)
+    monkeypatch.setattr(benchmark, "AT_A_TIME", 20)
     benchmark.truths.cache_clear()
     gamma, known = benchmark.WORLDS["cart"]().gamma, benchmark.truths("cart")
     assert known[:5] == pytest.approx((1 - gamma ** np.arange(1, 6)) / (1 - gamma))  # nobody falls so soon
