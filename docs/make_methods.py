@@ -30,6 +30,7 @@ from etude.runs.claims import claims_in, outcome_of, recorded, units
 from etude.runs.presets import Metric, load_preset, presets
 from etude.runs.studies import load_study, studies
 from etude.runs.studies import recorded as recorded_study
+from etude.runs.study_table import grid
 from etude.tasks import resolve_task
 
 DOCS = Path(__file__).resolve().parent
@@ -65,16 +66,17 @@ STUDIES = """\
 A study trains recipes on several beds with the same seeds: `etude studies run ID` does what is missing and writes the
 table. *Gain* is the bed's metric after training less before, *against* the difference to the baseline after training;
 both are means over pairs of the same seed with 95% intervals. *Fell* is how far runs end below the best of their
-evaluations. Where a test has several levels, a second table has what
-is right of each after training; and how much more than the baseline's that is."""
+evaluations, *tokens* how many a run generated in training. Where a test has several levels, a second table has what
+is right of each after training, and how much more than the baseline's that is; with enough samples of a problem, a
+third has the same of pass@k."""
 
 
 def study(name: str) -> str:
     """What a study asks, its recipes, and its table."""
     about = load_study(name)
     recipes = [
-        [r, " ".join([*([c.method] if c.method else []), *(f"--with {p}" for p in c.parts),
-                      *(f"{k}={v}" for k, v in c.set.items())])]
+        [r, " ".join([*([c.method] if c.method else []), *([f"--steps {c.steps}"] if c.steps else []),
+                      *(f"--with {p}" for p in c.parts), *(f"{k}={v}" for k, v in c.set.items())])]
         for r, c in about.recipes.items()
     ]  # fmt: skip
     blocks = [f"## {name}", f"*{about.title}*, {linked(about.paper)}", about.about]
@@ -84,23 +86,28 @@ def study(name: str) -> str:
         rows = [r for r in found["rows"] if r["bed"] == bed]
         start = ", ".join(f"{k} {v:.3f}" for k, v in found["starts"][bed].items())
         blocks.append(f"[`{bed}`](../beds/{bed}.toml)" + (f", from {start}" if start else "") + ":")
-        blocks.append(table(["recipe", "after", "gain", "against", "fell", "seeds"], [cells(r) for r in rows]))
-        if levels := next((list(r["levels"]) for r in rows if "levels" in r), []):
-            blocks.append(table(["recipe", *levels], [level_cells(r, levels) for r in rows if "levels" in r]))
+        columns = ["recipe", "after", "gain", "against", "fell", "tokens", "seeds"]
+        blocks.append(table(columns, [cells(r) for r in rows]))
+        if lines := grid(about, rows):
+            blocks.append(table(lines[0], lines[1:]))
+        for what, head in (("levels", "recipe"), ("levels_at_k", f"pass@{about.k}")):
+            if levels := next((list(r[what]) for r in rows if what in r), []):
+                blocks.append(table([head, *levels], [level_cells(r, what, levels) for r in rows if what in r]))
     return "\n\n".join(blocks if found else [*blocks, f"Not run yet: `etude studies run {name}`."])
 
 
 def cells(row: dict[str, Any]) -> list[str]:
     """A row of a study's table."""
     if "failed" in row:
-        return [row["recipe"], "", row["failed"], "", "", ""]
+        return [row["recipe"], "", row["failed"], "", "", "", ""]
     gaps = ("{:+.3f} ({:+.3f} to {:+.3f})".format(*row[k]) if k in row else "" for k in ("gain", "against"))
-    return [row["recipe"], f"{row['end']:.3f}", *gaps, f"{row['fell']:.3f}", str(row["seeds"])]
+    tokens = f"{row['tokens']:,}" if "tokens" in row else ""
+    return [row["recipe"], f"{row['end']:.3f}", *gaps, f"{row['fell']:.3f}", tokens, str(row["seeds"])]
 
 
-def level_cells(row: dict[str, Any], levels: list[str]) -> list[str]:
-    """What is right after training by level, and how much more than the baseline's."""
-    found = [row["levels"][level] for level in levels]
+def level_cells(row: dict[str, Any], what: str, levels: list[str]) -> list[str]:
+    """What is right after training by level, or pass@k, and how much more than the baseline's."""
+    found = [row[what][level] for level in levels]
     gap = "{:.3f}; {:+.3f} ({:+.3f} to {:+.3f})"
     return [
         row["recipe"],

@@ -18,7 +18,8 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.registry import get_method
 from etude.runs.beds import CONFIRMING, load_bed
 from etude.runs.measuring import by_level
-from etude.runs.studies import load_study, studies, table
+from etude.runs.studies import load_study, studies
+from etude.runs.study_table import grid, table
 from etude.runtime.jsonl import JsonLines
 
 BED = """
@@ -100,7 +101,7 @@ def test_gains_and_differences_are_paired_by_seed(written: Path) -> None:
 
     def line(arm: str, i: int, end: float) -> Mapping[str, Any]:
         return {"arm": arm, "setting": "published", "seed": CONFIRMING + i, "curve": [start[i], end + i / 8, end],
-                "end": end}  # fmt: skip
+                "end": end, "tokens": 1000.0 + i}  # fmt: skip
 
     lines = [line("grpo", i, base[i]) for i in reversed(range(n))] + [line("down", i, down[i]) for i in range(n + 1)]
     lines.append({"arm": "impossible", "setting": "published", "failed": "it cannot be"})
@@ -108,6 +109,7 @@ def test_gains_and_differences_are_paired_by_seed(written: Path) -> None:
     assert list(rows) == ["grpo", "down", "impossible"]
     assert rows["impossible"] == {"bed": "small", "recipe": "impossible", "failed": "it cannot be"}
     assert (rows["down"]["seeds"], rows["grpo"]["seeds"]) == (n, n) and "against" not in rows["grpo"]
+    assert rows["down"]["tokens"] == 1002
     assert rows["down"]["fell"] == pytest.approx((0 + 1 + 2 + 3 + 4) / 8 / n)  # below the best on the way
     for found, (x, y) in (
         (rows["grpo"]["gain"], (base[:n], start[:n])),
@@ -135,6 +137,50 @@ def test_levels_have_gains_and_differences_of_their_own(written: Path) -> None:
     assert rows["down"]["hard"]["against"] == pytest.approx([(down - base).mean(), *wanted], abs=6e-5)
 
 
+FACTORS = """
+[factors.reward]
+right = {}
+wrong = { set = { rewards = "incorrect-reward" }, steps = 3 }
+
+[factors.passes]
+once = {}
+twice = { with = ["negative-only"], set = { epochs = 2 } }
+"""
+
+
+def test_every_level_of_a_factor_meets_every_one_of_the_others(written: Path) -> None:
+    written.write_text(written.read_text() + FACTORS)
+    study = load_study(str(written))
+    assert list(study.recipes)[3:] == ["right, once", "right, twice", "wrong, once", "wrong, twice"]
+    arms = {arm.label: arm for arm in study.arms()}
+    both = arms["wrong, twice"]
+    assert (both.method, both.changes, both.steps) == (
+        "grpo+negative-only", {"rewards": "incorrect-reward", "epochs": 2}, 3
+    )  # fmt: skip
+    assert arms["right, once"].changes == {} and arms["right, once"].steps == 0
+    rows = [{"recipe": "right, once", "end": 0.5}, {"recipe": "wrong, twice", "end": 0.25}, {"recipe": "down"}]
+    assert grid(study, rows) == [["passes", "right", "wrong"], ["once", "0.500", ""], ["twice", "", "0.250"]]
+    written.write_text(written.read_text() + "\n[factors.more]\nsome = { set = { epochs = 3 } }\n")
+    with pytest.raises(ConfigError, match="the levels of 'right, twice, some' both say epochs: let one"):
+        load_study(str(written))
+
+
+def test_there_is_no_grid_without_two_factors(written: Path) -> None:
+    assert grid(load_study(str(written)), [{"recipe": "down", "end": 0.5}]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
+def test_a_recipe_has_steps_of_its_own(written: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its curve ends after them, while the others go on."""
+    monkeypatch.chdir(written.parent)
+    written.write_text(written.read_text().replace("[recipes.down]", "[recipes.down]\nsteps = 3"))
+    assert cli("studies", "run", str(written), "--seeds", "2", "--workers", "1").code == 0
+    lines = list(JsonLines.read(written.parent / "mine" / "small.jsonl"))
+    steps = {line["arm"]: (line["steps"], len(line["curve"])) for line in lines if "failed" not in line}
+    assert steps == {"grpo": (6.0, 3), "wrong": (6.0, 3), "down": (3.0, 2)}
+
+
 @pytest.mark.slow
 def test_a_run_says_what_is_right_of_each_level(tmp_path: Path) -> None:
     bed = load_bed("language/compose-apart")
@@ -145,6 +191,11 @@ def test_a_run_says_what_is_right_of_each_level(tmp_path: Path) -> None:
     job: Any = SimpleNamespace(folder=tmp_path)
     (found,) = by_level(bed, [job])
     assert found == {name: (0.0, float(name == "level2")) for name in sorted({*levels})}  # of two samples each
+    (some,) = by_level(bed, [job], 2)  # of two samples, any
+    assert some == found
+    one = {"before": {"test": [0] * 6}, "after": {"test": [1] * 6}}
+    (tmp_path / "evaluation.json").write_text(json.dumps({"solved": one}))
+    assert [{*by_level(bed, [job], k)[0].values()} for k in (1, 2)] == [{(0.0, 0.5)}, {(0.0, 1.0)}]
     assert by_level(replace(bed, set={"task.tested": [2]}), [job]) == []
     (tmp_path / "evaluation.json").write_text(json.dumps({"before": {}, "after": {}}))
     assert by_level(bed, [job]) == []

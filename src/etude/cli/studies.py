@@ -92,30 +92,50 @@ def _print(study: Study, found: dict[str, Any]) -> None:
         start = ", ".join(f"{k} {v:.3g}" for k, v in found["starts"].get(bed, {}).items())
         console.print(f"\n{bed}" + (f", from {start}" if start else ""), style="bold")
         shown = Table(box=None, pad_edge=False)
-        for column in ("recipe", "after", "gain", f"against {study.baseline}", "fell", "seeds"):
-            shown.add_column(column, no_wrap=True, justify="left" if column == "recipe" else "right")
         rows = [row for row in found["rows"] if row["bed"] == bed]
+        tokens = any("tokens" in row for row in rows)
+        for column in ("recipe", "after", "gain", f"against {study.baseline}", "fell", *["tokens"] * tokens, "seeds"):
+            shown.add_column(column, no_wrap=True, justify="left" if column == "recipe" else "right")
         for row in (r for r in rows if "failed" not in r):
             gaps = [_gap(row[k]) if k in row else "" for k in ("gain", "against")]
-            shown.add_row(row["recipe"], f"{row['end']:.3f}", *gaps, f"{row['fell']:.3f}", str(row["seeds"]))
+            used = [f"{row['tokens']:,}" if "tokens" in row else ""] * tokens
+            shown.add_row(row["recipe"], f"{row['end']:.3f}", *gaps, f"{row['fell']:.3f}", *used, str(row["seeds"]))
         console.print(shown)
-        _print_levels(console, rows)
+        _print_grid(console, study, rows)
+        _print_levels(console, "by level", "levels", rows)
+        _print_levels(console, f"by level, pass@{study.k}", "levels_at_k", rows)
         for row in (r for r in rows if "failed" in r):
             console.print(f"{row['recipe']} was left out: {row['failed']}")
 
 
-def _print_levels(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Shares after training by level, and their differences to the baseline."""
+def _print_grid(console: Console, study: Study, rows: Sequence[Mapping[str, Any]]) -> None:
+    """What is right after training, by the levels of two factors."""
     from rich.table import Table
 
-    levels = next((list(row["levels"]) for row in rows if "levels" in row), [])
+    from etude.runs.study_table import grid
+
+    found = grid(study, rows)
+    if found:
+        shown = Table(box=None, pad_edge=False)
+        for column in found[0]:
+            shown.add_column(column, no_wrap=True, justify="right" if len(shown.columns) else "left")
+        for line in found[1:]:
+            shown.add_row(*line)
+        console.print(shown)
+
+
+def _print_levels(console: Console, title: str, what: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Shares or pass@k after training by level, and their differences to the baseline."""
+    from rich.table import Table
+
+    levels = next((list(row[what]) for row in rows if what in row), [])
     if not levels:
         return
     shown = Table(box=None, pad_edge=False)
-    for column in ("by level", *levels):
-        shown.add_column(column, no_wrap=True, justify="left" if column == "by level" else "right")
-    for row in (r for r in rows if "levels" in r):
-        cells = [row["levels"][level] for level in levels]
+    for column in (title, *levels):
+        shown.add_column(column, no_wrap=True, justify="left" if column == title else "right")
+    for row in (r for r in rows if what in r):
+        cells = [row[what][level] for level in levels]
         shown.add_row(row["recipe"], *(f"{c['end']:.3f} {_gap(c['against']) if 'against' in c else ''}" for c in cells))
     console.print(shown)
 

@@ -38,7 +38,7 @@ def _library() -> str:
 ELSEWHERE = (
     "cli", "board", "experiments", "methods", "starts", "runs/arms.py", "runs/beds.py", "runs/cards.py",
     "runs/claim_runs.py", "runs/claims.py", "runs/code.py", "runs/contest.py", "runs/frontiers.py", "runs/looks.py",
-    "runs/measuring.py", "runs/plans.py", "runs/presets.py", "runs/studies.py", "runs/tuning.py",
+    "runs/measuring.py", "runs/plans.py", "runs/presets.py", "runs/studies.py", "runs/study_table.py", "runs/tuning.py",
     "evaluation/frontiers.py", "evaluation/gates.py", "evaluation/learning.py", "evaluation/pairs.py",
     "evaluation/plots.py", "evaluation/verdicts.py", "core/claims.py",
 )  # fmt: skip

@@ -6,13 +6,14 @@ A file has a line for each run; everything that a table says is derived from the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from etude.core.errors import ConfigError, EtudeError
+from etude.core.fields import WholeNumber
 from etude.evaluation.intervals import Interval
 from etude.evaluation.learning import fit_curve
 from etude.evaluation.verdicts import differences, paired_interval
@@ -40,12 +41,14 @@ class Arm:
         label: its name in tables.
         method: with parts stacked by '+'.
         changes: fields set beside the bed's own.
+        steps: its budget; 0 for the bed's.
         sweeps: by setting what is tuned before, on tuning seeds, by the largest mean area; nothing if empty.
     """
 
     label: str
     method: str
     changes: Fields = field(default_factory=dict)
+    steps: WholeNumber = 0
     sweeps: Mapping[str, Sweep] = field(default_factory=lambda: {PUBLISHED: {}})
 
 
@@ -64,11 +67,15 @@ def kept_in(bed: Bed) -> Path:
 
 
 def compete(
-    bed: Bed, arms: Sequence[Arm], path: Path, *, seeds: int = SEEDS, root: Path = RUNS, workers: int | None = None
-) -> list[dict[str, Any]]:
+    bed: Bed, arms: Sequence[Arm], path: Path, *, seeds: int = SEEDS, k: int = 1, root: Path = RUNS,
+    workers: int | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
     """Train what is missing, the bed's baseline first, and write a line for each run.
 
     An arm that cannot be trained on the bed gets a line that says why, and does not keep others from it.
+
+    Args:
+        k: of each level's pass@k, where the bed's test has so many samples of a problem.
 
     Raises: ConfigError if the file is of another recipe, or of code or a machine whose runs could not be equal.
     """
@@ -90,14 +97,15 @@ def compete(
     with Workers(workers) as pool:
         for arm, setting in todo:
             label = {**here, "arm": arm.label, "setting": setting}
-            made = _runs(bed, arm, arm.sweeps[setting], seeds, root, pool)
+            own = replace(bed, steps=arm.steps or bed.steps)
+            made = _runs(own, arm, arm.sweeps[setting], seeds, k, root, pool)
             new = [{**label, **x} for x in made if (arm.label, setting, x.get("seed")) not in there]
             append(path, new)
             lines += new
     return lines
 
 
-def _runs(bed: Bed, arm: Arm, sweep: Sweep, seeds: int, root: Path, pool: Workers) -> list[dict[str, Any]]:
+def _runs(bed: Bed, arm: Arm, sweep: Sweep, seeds: int, k: int, root: Path, pool: Workers) -> list[dict[str, Any]]:
     """What the runs of an arm came to, or a line that says why there are none."""
     try:
         best = _best(bed, arm, sweep, root, pool)
@@ -107,7 +115,7 @@ def _runs(bed: Bed, arm: Arm, sweep: Sweep, seeds: int, root: Path, pool: Worker
         raise
     except EtudeError as error:
         return [{"failed": str(error).replace(f"{root}/", "")}]  # the file is kept, and the folder is not
-    return list(_lines(bed, jobs, best))
+    return list(_lines(bed, jobs, best, k))
 
 
 def _best(bed: Bed, arm: Arm, sweep: Sweep, root: Path, pool: Workers) -> Fields:
@@ -120,13 +128,15 @@ def _best(bed: Bed, arm: Arm, sweep: Sweep, root: Path, pool: Workers) -> Fields
     return settings[swept(bed, jobs)[1]]
 
 
-def _lines(bed: Bed, jobs: Sequence[Job], best: Fields) -> Iterator[dict[str, Any]]:
+def _lines(bed: Bed, jobs: Sequence[Job], best: Fields, k: int) -> Iterator[dict[str, Any]]:
     scores, counts, levels = scores_of(bed, jobs), budgets(jobs), by_level(bed, jobs)
+    at_k = by_level(bed, jobs, k) if 1 < k <= bed.test.samples else []
     for i, curve in enumerate(scores.curves):
         yield {
             "seed": CONFIRMING + i, "tuned": dict(best), "curve": curve.round(6).tolist(),
             "area": round(float(scores.area[i]), 6), "end": round(float(scores.end[i]), 6),
-            **{k: v[i] for k, v in counts.items()}, **({"levels": levels[i]} if levels else {}),
+            **{what: v[i] for what, v in counts.items()}, **({"levels": levels[i]} if levels else {}),
+            **({"levels_at_k": at_k[i]} if at_k else {}),
         }  # fmt: skip
 
 

@@ -166,11 +166,13 @@ def _solved(bed: Bed, jobs: Sequence[Job]) -> list[list[int]]:
     return counts if all(counts) else []
 
 
-def by_level(bed: Bed, jobs: Sequence[Job]) -> list[dict[str, tuple[float, float]]]:
-    """Of each run the share of right samples before and after training, by level of the test's problems.
+def by_level(bed: Bed, jobs: Sequence[Job], k: int = 1) -> list[dict[str, tuple[float, float]]]:
+    """Of each run pass@k before and after training, by level of the test's problems; of one the share that is right.
 
     Empty where all have one level, and in worlds without problems.
     """
+    from etude.evaluation.pass_at_k import pass_at_k
+
     found = [json.loads((job.folder / "evaluation.json").read_text()) for job in jobs]
     counts = [[each.get("solved", {}).get(when, {}).get(bed.split) for when in ("before", "after")] for each in found]
     if not all(side for sides in counts for side in sides):
@@ -179,15 +181,14 @@ def by_level(bed: Bed, jobs: Sequence[Job]) -> list[dict[str, tuple[float, float
     levels = [pool[i].level for i in range(len(counts[0][0]))]
     if len({*levels}) == 1:
         return []
-    return [
-        {name: (_share(before, levels, name, bed), _share(after, levels, name, bed)) for name in sorted({*levels})}
-        for before, after in counts
-    ]
 
+    def at(solved: Sequence[int], level: str) -> float:
+        own = [
+            [i < n for i in range(bed.test.samples)] for n, name in zip(solved, levels, strict=True) if name == level
+        ]
+        return round(float(pass_at_k(own, k).mean()), 6)
 
-def _share(solved: Sequence[int], levels: Sequence[str], level: str, bed: Bed) -> float:
-    own = [n for n, name in zip(solved, levels, strict=True) if name == level]
-    return round(sum(own) / (len(own) * bed.test.samples), 6)
+    return [{name: (at(before, name), at(after, name)) for name in sorted({*levels})} for before, after in counts]
 
 
 def _last(run: Path) -> Path:

@@ -17,6 +17,14 @@
 
     [recipes.rejection]
     method = "rl-compositionality-rft"   # in place of the baseline
+    steps = 30                           # instead of the bed's, where a step costs more, or less
+
+    [factors.learner]                    # or every level of each factor with every one of the others: 'clone, beam'
+    clone = {}                           # is a recipe of what both change
+    gradient = { method = "grpo", set = { experience = "groups-by-search" } }
+
+    [factors.search]
+    beam = { set = { "experience.search" = "beam" } }
 
 Every cell (bed, recipe, seed) is a run folder below `runs/beds/`, shared with claims and cards, so what was stopped
 goes on. `studies/<id>/<bed>.jsonl` has a line for each run, and `studies/<id>.json` is the table, derived from them.
@@ -26,30 +34,25 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import reduce
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from etude.core.errors import ConfigError, UnknownNameError
-from etude.core.fields import Count
+from etude.core.fields import Count, WholeNumber
 from etude.core.registry import ROOT
-from etude.evaluation.intervals import Interval
-from etude.evaluation.verdicts import paired_interval
 from etude.runs.beds import RUNS, Bed, Fields, beside, load_bed, start_of
-from etude.runs.claim_runs import PUBLISHED
-from etude.runs.contest import Arm, compete, failures
+from etude.runs.contest import Arm, compete
 from etude.runs.recipes import made
+from etude.runs.study_table import table
 
 PLACES = (ROOT / "studies", ROOT.parent.parent / "studies")
 """Where studies are: inside an installed package, or beside the source."""
 LEAST = 2
 """Seeds below which there is no interval."""
-LEVEL = 0.95
-"""Of the intervals."""
-Runs = Mapping[int, Mapping[str, Any]]
-"""Lines of an arm by seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +63,27 @@ class Recipe:
         method: what it is replaced by, if by anything.
         parts: stacked on it, `with` in a file.
         set: fields, beside the bed's own.
+        steps: its budget; 0 for the bed's.
     """
 
     method: str = ""
     parts: tuple[str, ...] = ()
     set: Fields = field(default_factory=dict)
+    steps: WholeNumber = 0
+
+    def both(self, other: Recipe) -> Recipe:
+        """What two of them change, this one's fields first.
+
+        Raises: ConfigError for what both say, where only one can be heard.
+        """
+        twice = [*(self.set.keys() & other.set.keys())]
+        twice += [name for name in ("method", "steps") if getattr(self, name) and getattr(other, name)]
+        if twice:
+            raise ConfigError(f"both say {' and '.join(sorted(twice))}: let one of the factors say it.")
+        return Recipe(
+            method=self.method or other.method, parts=(*self.parts, *other.parts), set={**self.set, **other.set},
+            steps=self.steps or other.steps,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +92,8 @@ class Study:
 
     Args:
         baseline: a method, with parts stacked by '+'. baseline_set: fields of it, and of recipes without a method.
-        k: starts are told apart by their pass@k.
+        k: starts are told apart by their pass@k, and levels of a test too, if it has so many samples of a problem.
+        factors: the levels of each, of whose combinations there are recipes beside those that have a name of their own.
         home: where its runs and its table are kept: beside its file, or for one of the package in `studies/` here.
     """
 
@@ -86,6 +106,7 @@ class Study:
     home: Path
     paper: str = ""
     baseline_set: Fields = field(default_factory=dict)
+    factors: Mapping[str, Sequence[str]] = field(default_factory=dict)
     seeds: Count = 6
     k: Count = 16
 
@@ -105,6 +126,7 @@ class Study:
                 label=name,
                 method="+".join((r.method or self.baseline, *r.parts)),
                 changes={**({} if r.method else self.baseline_set), **r.set},
+                steps=r.steps,
             )
             for name, r in self.recipes.items()
         ]
@@ -134,7 +156,9 @@ def load_study(name: str) -> Study:
         raise ConfigError(f"There is no study {path}.") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is no TOML: {error}.") from None
-    said["recipes"] = dict(_recipes(path, said.get("recipes", {})))
+    levels = {name: dict(_recipes(path, f"factors.{name}", each)) for name, each in said.pop("factors", {}).items()}
+    said["factors"] = {name: tuple(each) for name, each in levels.items()}
+    said["recipes"] = {**dict(_recipes(path, "recipes", said.get("recipes", {}))), **_combined(path, levels)}
     study = made(Study, str(path), {"id": path.stem, "home": beside(path.parent), **said})
     if not study.beds or not study.recipes:
         raise ConfigError(f"{path} must name at least one bed and one recipe.")
@@ -143,10 +167,22 @@ def load_study(name: str) -> Study:
     return study
 
 
-def _recipes(path: Path, said: Mapping[str, Any]) -> Iterator[tuple[str, Recipe]]:
-    for name, table in said.items():
-        where = f"{path}, [recipes.{name}]"
-        values = {"parts" if key == "with" else key: value for key, value in dict(table).items()}
+def _combined(path: Path, levels: Mapping[str, Mapping[str, Recipe]]) -> dict[str, Recipe]:
+    """Every level of each factor with every one of the others, named by them: 'clone, beam'."""
+    found: dict[str, Recipe] = {}
+    for chosen in product(*(each.items() for each in levels.values())) if levels else ():
+        name = ", ".join(level for level, _ in chosen)
+        try:
+            found[name] = reduce(Recipe.both, (recipe for _, recipe in chosen))
+        except ConfigError as error:
+            raise ConfigError(f"{path}: the levels of {name!r} {error}") from None
+    return found
+
+
+def _recipes(path: Path, inside: str, said: Mapping[str, Any]) -> Iterator[tuple[str, Recipe]]:
+    for name, fields in said.items():
+        where = f"{path}, [{inside}.{name}]"
+        values = {"parts" if key == "with" else key: value for key, value in dict(fields).items()}
         yield name, made(Recipe, where, values)
 
 
@@ -168,7 +204,7 @@ def run_study(
     starts, rows = {}, []
     for name in study.beds:
         bed = study.bed(name)
-        lines = compete(bed, study.arms(), study.kept_in(bed), seeds=count, root=root, workers=workers)
+        lines = compete(bed, study.arms(), study.kept_in(bed), seeds=count, k=study.k, root=root, workers=workers)
         starts[name] = _start(study, bed, root)
         rows += table(study, name, lines)
     found = {"study": study.id, "k": study.k, "starts": starts, "rows": rows}
@@ -196,63 +232,3 @@ def _start(study: Study, bed: Bed, root: Path) -> dict[str, float]:
     )  # fmt: skip
     scores = found[bed.split]
     return {f"pass@{k}": round(scores[f"pass@{k}"].value, 4) for k in (1, study.k)}
-
-
-# The table
-
-
-def table(study: Study, bed: str, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each recipe, the baseline first: what it gained on a bed, and how much more than the baseline.
-
-    Both are of the bed's metric, with 95% intervals over pairs of the same seed: after and before, and recipe and
-    baseline after. `fell` is how far a run ends below the best of its evaluations, the mean over seeds. Where the test
-    has problems of several levels, `levels` has the same of the share that is right of each. Recipes that could not be
-    trained have their reason in `failed`.
-    """
-    runs: dict[str, dict[int, Mapping[str, Any]]] = {}
-    for line in lines:
-        if line["setting"] == PUBLISHED and "failed" not in line:
-            runs.setdefault(line["arm"], {})[line["seed"]] = line
-    why, base = failures(lines), runs.get(study.baseline, {})
-    if not base:
-        raise ConfigError(f"{study.baseline} could not be trained on {bed}: {why.get(study.baseline, 'no runs')}")
-    rows: list[dict[str, Any]] = []
-    for arm in (study.baseline, *study.recipes):
-        if arm in runs:
-            rows.append({"bed": bed, "recipe": arm, **_row(runs[arm], None if arm == study.baseline else base)})
-        elif arm in why:
-            rows.append({"bed": bed, "recipe": arm, "failed": why[arm]})
-    return rows
-
-
-def _row(own: Runs, base: Runs | None) -> dict[str, Any]:
-    seeds = [seed for seed in sorted(own) if base is None or seed in base]
-    row: dict[str, Any] = {
-        "seeds": len(seeds),
-        **_gained(own, base, seeds, lambda line: (line["curve"][0], line["end"])),
-        "fell": round(sum(max(own[seed]["curve"]) - own[seed]["curve"][-1] for seed in seeds) / len(seeds), 4),
-    }
-    for level in own[seeds[0]].get("levels", {}):
-        row.setdefault("levels", {})[level] = _gained(own, base, seeds, partial(_of_level, level))
-    return row
-
-
-def _of_level(level: str, line: Mapping[str, Any]) -> tuple[float, float]:
-    before, after = line["levels"][level]
-    return before, after
-
-
-def _gained(
-    own: Runs, base: Runs | None, seeds: Sequence[int], of: Callable[[Mapping[str, Any]], tuple[float, float]]
-) -> dict[str, Any]:  # fmt: skip
-    """After training, its gain, and the difference to the baseline, of what `of` says of a run before and after."""
-    start, end = zip(*(of(own[seed]) for seed in seeds))
-    row: dict[str, Any] = {"end": round(sum(end) / len(end), 4)}
-    row["gain"] = _ends(paired_interval(end, start, level=LEVEL))
-    if base is not None:
-        row["against"] = _ends(paired_interval(end, [of(base[s])[1] for s in seeds], level=LEVEL))
-    return row
-
-
-def _ends(found: Interval) -> list[float]:
-    return [round(x, 4) for x in (found.value, found.low, found.high)]

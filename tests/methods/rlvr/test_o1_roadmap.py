@@ -242,9 +242,10 @@ def test_recipes_of_the_study_are_other_searches_guides_and_learners() -> None:
     searches = [m.experience.search for m in made.values() if isinstance(m.experience, GroupsBySearch)]
     assert {type(s).__name__ for s in searches} == {"BestOf", "MajorityVote", "Beam", "TreeSearch"}
     guides = {type(guide) for s in searches if (guide := getattr(s, "guide", None)) is not None}
-    assert guides == {Verifier, MeanLikelihood, Lookahead} and len(searches) == len(made) - 1
+    assert guides == {Verifier, MeanLikelihood, Lookahead} and len(searches) == len(made) - 2
     assert len({type(m.objective) for m in made.values()}) == 4
-    assert isinstance(made["visits of a tree"].advantages, VisitShares)
+    assert isinstance(made["visits, tree, looking ahead"].advantages, VisitShares)
+    assert {name: len(levels) for name, levels in study.factors.items()} == {"learner": 3, "search": 7}
     assert isinstance(cast(TokenMethod, get_method("reinforce")).advantages, RewardToGo)
 
 

@@ -86,7 +86,8 @@ class RecipeRun(RunOfKind[Recipe, Loop]):
         every, shares = options.evaluate_every, divided(method, options.steps or method.budget)
         for run in method.plan():
             steps = shares[run.number - 1]
-            if every is not None and steps % every and not run.link.task:
+            looks = every if every is not None and every < sum(shares) else steps  # else before and after alone
+            if looks and steps % looks and not run.link.task:
                 raise ConfigError(
                     f"The run {run.link.called} takes {steps} steps, which --evaluate-every {every} does not divide: "
                     "evaluations of a recipe are every so many steps of all its runs."
