@@ -81,3 +81,13 @@ def test_what_was_sampled_comes_back_token_for_token() -> None:
         for mine, theirs in zip(again.segments, episode.segments, strict=True):
             assert isinstance(mine, Segment) and mine == theirs
             assert mine.behaviour_logp == theirs.behaviour_logp
+
+
+def test_some_of_each_problem_leave_in_order_with_their_facts() -> None:
+    kept = Kept(Kept.empty(), order="oldest")
+    kept.put([Episode(Problem(name, "?"), info={"facts": {"number": n}, "rest": 1}) for n, name in enumerate("aabaab")])
+    assert [(e.problem.id, e.info) for e in kept.take_each(2)] == [
+        ("a", {"facts": {"number": 0}}), ("a", {"facts": {"number": 1}}),
+        ("b", {"facts": {"number": 2}}), ("b", {"facts": {"number": 5}}),
+    ]  # fmt: skip
+    assert [e.info["facts"]["number"] for e in kept.take_each(9)] == [3, 4] and not len(kept)

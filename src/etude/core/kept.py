@@ -18,8 +18,9 @@ Order = Literal["newest", "oldest"]
 class Kept:
     """Episodes by problem, with their age in steps.
 
-    What an episode says is kept as it was sampled, token for token, with the log-probabilities of then. Of a problem
-    alone an episode that says nothing is kept. Problems must be JSON values.
+    What an episode says is kept as it was sampled, token for token, with the log-probabilities of then, and the JSON
+    values in its `info["facts"]`. Of a problem alone an episode that says nothing is kept. Problems must be JSON
+    values.
 
     Args:
         state: `empty()`, or what became of one.
@@ -62,6 +63,18 @@ class Kept:
         """The first `count`, or all that there are; they leave."""
         taken, self.state["items"] = self.state["items"][:count], self.state["items"][count:]
         return [restored(item) for item in taken]
+
+    def take_each(self, count: int) -> list[Episode]:
+        """The first `count` of each problem, or all that there are; they leave."""
+        seen, taken, left = Counter[str](), list[Episode](), list[dict[str, Any]]()
+        for item in self.state["items"]:
+            seen[item["problem"]["id"]] += 1
+            if seen[item["problem"]["id"]] <= count:
+                taken.append(restored(item))
+            else:
+                left.append(item)
+        self.state["items"] = left
+        return taken
 
     def of(self, problem: str) -> list[Episode]:
         """Those of the problem with this id; they stay."""
@@ -107,15 +120,17 @@ class Kept:
 
 
 def stored(episode: Episode) -> dict[str, Any]:
-    """An episode's problem and segments as JSON values."""
+    """An episode's problem, segments and facts as JSON values."""
     said = [stored_segment(s) for s in episode.segments]
-    return {"problem": stored_problem(episode.problem), "segments": said, "written": episode.written}
+    facts = {"facts": episode.info["facts"]} if "facts" in episode.info else {}
+    return {"problem": stored_problem(episode.problem), "segments": said, "written": episode.written, **facts}
 
 
 def restored(item: dict[str, Any]) -> Episode:
     """Undo `stored`."""
     segments = [Segment(**s) for s in item["segments"]]
-    return Episode(Problem(**item["problem"]), segments, written=item["written"])
+    info = {"facts": item["facts"]} if "facts" in item else {}
+    return Episode(Problem(**item["problem"]), segments, written=item["written"], info=info)
 
 
 def stored_problem(problem: Problem) -> dict[str, Any]:

@@ -79,6 +79,8 @@ class Part:
     uses_behaviour: ClassVar[bool] = False
     """Whether it takes `behaviour_logp` for the policy's own log-probabilities (importance ratios, estimates of a KL
     divergence or an entropy), so that what is sampled otherwise would bias it."""
+    sees_unfinished: ClassVar[bool] = False
+    """Whether `before_update` is shown rows that have no outcome yet, too."""
 
     if TYPE_CHECKING:
         __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # every class below is made a dataclass
@@ -122,7 +124,8 @@ class Part:
         """See everything that was scored in a training step, before advantages, and before filters drop rows from it.
 
         Called in *score*. What is written here (records of outcomes, judges that learn from what they judged) belongs
-        to the half that gathers and scores.
+        to the half that gathers and scores. Rows that have no outcome yet are only shown to a part that
+        `sees_unfinished`.
 
         Args:
             batch: a TokenBatch of every round of gathering; in control Transitions [P, T, E], once a step.

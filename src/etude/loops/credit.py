@@ -51,10 +51,11 @@ def shown(method: TokenMethod, batch: TokenBatch) -> None:
     """Let the parts see the rows that have been scored (`before_update`), of an episode of several rows the first."""
     if not len(batch):
         return
-    known = batch if batch.unfinished is None else batch.rows(batch.finished.nonzero()[:, 0])
-    known = known.per_episode() if len(known) else known
-    for part in method.parts().values() if len(known) else ():
-        part.before_update(known)
+    every = batch.per_episode()
+    known = every if every.unfinished is None else every.rows(every.finished.nonzero()[:, 0])
+    for part in method.parts().values():
+        if len(seen := every if part.sees_unfinished else known):
+            part.before_update(seen)
 
 
 def judged(method: TokenMethod, batch: TokenBatch) -> TokenBatch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import fmean, pstdev
+
 import torch
 
 from etude.core.batches import TokenBatch
@@ -39,10 +41,15 @@ def backed_up(batch: TokenBatch) -> TokenBatch:
     A node is worth what it is paid itself and the mean of those that go on from it, if any do. `episode.info` has the
     `node`'s number, larger than that of the one `above` it, which is -1 for those that go on from the prompt. A node
     below which all was lost is worth nothing known: it has no value before it either, and so gets no credit.
+
+    What is known of a node is noted in its `info["worth"]`: what it is worth (`score`), the mean (`before`) and the
+    population deviation (`spread`) of those that go on from the same text. A row of an earlier step comes with that, as
+    `info["facts"]`.
     """
-    if not any("node" in e.info for e in batch.episodes):
+    if not any({"node", "facts"} & e.info.keys() for e in batch.episodes):
         return batch
-    places = sorted(range(len(batch)), key=lambda row: -batch.episodes[row].info["node"])
+    new = [row for row, e in enumerate(batch.episodes) if "facts" not in e.info]
+    places = sorted(new, key=lambda row: -batch.episodes[row].info["node"])
     paid, going = batch.scores.double().tolist(), (~batch.finished).tolist()
     below: dict[tuple[int, int], list[float]] = {}
     ahead = dict[int, float]()
@@ -52,10 +59,14 @@ def backed_up(batch: TokenBatch) -> TokenBatch:
         if children or not going[row]:
             ahead[row] = sum(children) / len(children) if children else 0.0
             below.setdefault((e.group, e.info["above"]), []).append(paid[row] + ahead[row])
+    for row in ahead:
+        e = batch.episodes[row]
+        level = below[e.group, e.info["above"]]
+        e.info["worth"] = {"score": paid[row] + ahead[row], "before": fmean(level), "spread": pstdev(level)}
     values, rewards = torch.full_like(batch.rewards, torch.nan), batch.rewards.clone()
     first, last = batch.action_mask.int().argmax(1), last_action(batch)
-    for row, value in ahead.items():
-        above = below[batch.episodes[row].group, batch.episodes[row].info["above"]]
-        values[row, first[row]] = sum(above) / len(above)
-        rewards[row, last[row]] += value
+    for row, e in enumerate(batch.episodes):
+        if worth := e.info.get("worth") if row in ahead else e.info.get("facts"):
+            values[row, first[row]] = worth["before"]
+            rewards[row, last[row]] += ahead.get(row, worth["score"] - paid[row])
     return batch.replace(sampled_values=values, rewards=rewards, scores=rewards.double().sum(1).to(rewards.dtype))

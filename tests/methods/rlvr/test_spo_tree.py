@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -27,9 +28,10 @@ from etude.experience.groups import Groups
 from etude.experience.second_look import LookAgain
 from etude.filters.informative import InformativeGroups
 from etude.learners.token import TokenCritic
-from etude.loops.credit import scored
+from etude.loops.credit import scored, shown
 from etude.methods.rlvr.max_at_k import BestOfGroup
-from etude.methods.rlvr.spo.tree import NodesWithCredit, Tree
+from etude.methods.rlvr.spo.tree import NodesWithCredit, OverSiblings, Tree
+from etude.objectives.policy_gradient import PolicyGradient
 from etude.policies.tabular import SoftmaxTree
 from etude.rewards.outcome import TaskReward
 from etude.rewards.probes import backed_up
@@ -45,7 +47,7 @@ SMALL: Any = set_values(SPO_TREE, {"experience.size": 3, "experience.deeper": "[
 def rows_of(method: Any, task: Any = None) -> tuple[TokenBatch, list[Episode]]:
     policy, task = random_policy(), task or Toy(max_tokens=8)
     context = Context(task, policy, Stream(5), max_tokens=task.max_tokens)
-    episodes = method.experience.collect(task.problems("train")[:2], context)
+    episodes = method.experience.bind().collect(task.problems("train")[:2], context)
     return scored(method, to_batch(episodes, 0, 0.6, policy.device), context), episodes
 
 
@@ -116,6 +118,77 @@ def test_a_tree_of_one_level_compares_completions_as_groups_do() -> None:
     torch.testing.assert_close(advantages(batch), GroupAdvantage(scale=None).of_scores(batch, batch.scores))
 
 
+def test_a_tree_of_one_level_over_its_deviation_is_the_advantage_of_grpo() -> None:
+    """Identity (2) of the row: the population deviation."""
+    one = set_values(SPO_TREE, {"experience.size": 4, "experience.deeper": "[]", "experience.cap": 3})
+    batch, _ = rows_of(one.replace(advantages=OverSiblings()))
+    found = OverSiblings()(batch)
+    torch.testing.assert_close(found, GroupAdvantage()(batch))
+    assert found.abs().max() > 0.5
+
+
+def test_siblings_of_a_node_are_divided_by_their_own_deviation(make_batch: Make) -> None:
+    """1 and 0 below the first node: 0.5 and a deviation of 0.5; the node itself and 0.2 beside it: 0.35 and 0.15."""
+    batch = backed_up(nodes_of(make_batch, [-1, -1, 0, 0], [0.0, 0.2, 1.0, 0.0]))
+    assert OverSiblings(epsilon=0.0)(batch)[:, 0].tolist() == pytest.approx([1, -1, 1, -1])
+    equal = backed_up(nodes_of(make_batch, [-1, -1], [0.2, 0.2]))
+    assert OverSiblings(epsilon=0.0)(equal).tolist() == [[0.0], [0.0]]
+    without = batch.rows(torch.tensor([0, 3]))  # as filters leave them
+    assert OverSiblings(epsilon=0.0)(without)[:, 0].tolist() == pytest.approx([1, -1])
+
+
+def steps_of(method: Any, count: int, problems: int = 2) -> list[TokenBatch]:
+    """Scored rows of so many steps, each of other problems, with the weights that the filters give them."""
+    policy, task = random_policy(), Toy(max_tokens=8)
+    method, found = method.bind(), list[TokenBatch]()
+    for step in range(count):
+        context = Context(task, policy, Stream(5).split("step", step), max_tokens=task.max_tokens)
+        pool = task.problems("train")
+        asked = [pool[(step * problems + i) % len(pool)] for i in range(problems)]
+        episodes = method.experience.collect(asked, context)
+        batch = scored(method, to_batch(episodes, 0, 0.6, policy.device), context)
+        shown(method, batch)
+        found.append(batch.replace(weights=method.filters[0].weigh(batch)))
+    return found
+
+
+def says(episode: Episode) -> tuple[str, list[int], list[int], list[float]]:
+    turn = episode.segments[-1]
+    return episode.problem.id, turn.tokens, turn.action_mask, turn.behaviour_logp
+
+
+def test_what_is_too_much_for_a_step_is_learned_from_in_one_of_the_next() -> None:
+    """Every node once, with the log-probabilities, the worth and the advantage of when it was sampled."""
+    few = set_values(SMALL, {"experience.at_most": 5})
+    found, wanted = list[Any](), list[Any]()
+    batches = steps_of(few, 4, problems=1)
+    asked = [batch.episodes[0].problem.id for batch in batches]
+    assert asked[3] == asked[0]  # beside what waits of it
+    for step, batch in enumerate(batches):
+        own = advantages(batch)
+        new = [i for i, e in enumerate(batch.episodes) if "node" in e.info]
+        if step == 0:
+            wanted += [(says(batch.episodes[i]), own[i].item()) for i in new if abs(float(own[i])) > 1e-6]
+        own_rows = [i for i, e in enumerate(batch.episodes) if e.problem.id == asked[0] and batch.weights[i]]
+        found += [(says(batch.episodes[i]), own[i].item()) for i in own_rows if step == 0 or i not in new]
+        learned = Counter(e.problem.id for e, w in zip(batch.episodes, batch.weights) if w)
+        assert max(learned.values()) <= 5
+        assert all(e.group >= 1 and e.unfinished for e in batch.episodes if "node" not in e.info)
+    assert 15 < len(wanted) <= 20
+    assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+
+
+def test_what_waits_longer_than_allowed_is_lost() -> None:
+    short = set_values(SMALL, {"experience.at_most": 2, "experience.steps": 2})
+    batches = steps_of(short, 5, problems=1)
+    first = batches[0].episodes[0].problem.id
+    waited = [sum(e.problem.id == first and "node" not in e.info for e in b.episodes) for b in batches]
+    assert waited == [0, 2, 2, 0, 2]  # the last two are of when it was asked again
+    every = steps_of(set_values(SMALL, {"experience.at_most": "none"}), 2, problems=1)
+    assert all("node" in e.info for e in every[1].episodes)
+    assert every[0].weights.tolist() == NodesWithCredit().weigh(every[0]).tolist() and float(every[0].weights.sum()) > 4
+
+
 def nodes_of(make_batch: Make, above: list[int], rewards: list[float], **changes: Any) -> TokenBatch:
     """Rows of one token each."""
     going = [number in above for number in range(len(above))]
@@ -179,17 +252,21 @@ def test_each_level_estimates_its_part_of_the_gradient_times_a_known_factor(make
 
 
 @pytest.mark.slow
-def test_the_loop_trains_and_resumes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_most", [32, 3])
+def test_the_loop_trains_and_resumes(tmp_path: Path, at_most: int) -> None:
+    """Also while nodes wait, which a checkpoint holds."""
+
     def numbers(loop: Any) -> dict[str, float]:
         return {k: v for k, v in loop.step().metrics.items() if not k.startswith(("seconds", "tokens_per"))}
 
-    method = SMALL.replace(problems=3)
+    method = set_values(SMALL, {"experience.at_most": at_most}).replace(problems=3)
     loop, again = make_loop(method), make_loop(method)
     first = numbers(loop)
     assert first["rows"] == 3 * 21 and first["unfinished"] == pytest.approx(9 / 21)
     assert first["logp_gap"] < 1e-4 and first["weights_moved"] > 0
     loop.save(tmp_path)
     expected = numbers(loop)
+    assert (expected["rows"] > 3 * 21) == (at_most == 3)
     again.load(tmp_path)
     assert numbers(again) == expected
 
@@ -201,11 +278,16 @@ def test_what_cannot_work_is_refused() -> None:
         ({"second_look": LookAgain()}, "second_look knows nothing"),
         ({"critic": TokenCritic()}, "critic knows nothing"),
         ({"filters": (InformativeGroups(),)}, "compares whole ones"),
+        ({"filters": ()}, "set filters=nodes-with-credit"),
+        ({"objective": PolicyGradient()}, "experience.at_most=none"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             SPO_TREE.replace(**changes).check()
     with pytest.raises(ConfigError, match="choose experience=forks"):
         check(SPO_TREE, attr_20q)
+    SPO_TREE.replace(filters=(), experience=SPO_TREE.experience.replace(at_most=None)).check()
+    with pytest.raises(ConfigError, match="choose experience=tree"):
+        get_method("spo").replace(advantages=OverSiblings()).check()
     with pytest.raises(ConfigError, match="have values"):
         get_method("grpo").replace(filters=(NodesWithCredit(),)).check()
     assert Tree(size=2, deeper=()).rows_per_problem == 2

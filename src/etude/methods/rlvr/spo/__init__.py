@@ -26,12 +26,13 @@ that its own baseline knows something of it: the gradient is then biased, which 
 there is nothing to sample: `experience=groups`, `advantages.values=critic-values`, `critic=token-critic`, and
 `marked-steps` among the rewards.
 
-`spo-tree` is for long completions. Changes SPO in three places: 1. six continuations of up to 30 tokens from the
+`spo-tree` is for long completions. Changes SPO in four places: 1. six continuations of up to 30 tokens from the
 prompt, six of each of these and six of each of those, to their end, make a tree (`Tree`); V of a node is the mean of
 those below it, a leaf's its reward; 2. each node is a row, its beginning the context, with A = V(node) - V(the one
-above); 3. nodes without credit are left out, so that they do not count in the mean (`NodesWithCredit`). The mean above
-holds the node itself, which shrinks the gradient by (n - 1) / n. The paper's replay (at most 32 segments of a question
-in a step, the others kept for eight) is not here, nor the variant that divides by the deviation of those below.
+above); 3. nodes without credit are left out, so that they do not count in the mean (`NodesWithCredit`); 4. at most 32
+nodes of a problem are learned from in a step, the others in one of the next eight, with the log-probabilities of then.
+The mean above holds the node itself, which shrinks the gradient by (n - 1) / n. The paper's other variant divides by
+the deviation of the nodes below the same one (`advantages=over-siblings`).
 """
 
 from __future__ import annotations
