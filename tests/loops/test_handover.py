@@ -22,7 +22,7 @@ from etude.experience.sampling import NStep
 from etude.loops.off_policy import OffPolicyLoop
 from etude.runs.kinds.replay import ReplayRun, given
 from etude.runs.training import Options
-from etude.runs.worlds.control import members
+from etude.runs.worlds.members import members
 from etude.stages.handover import Handover
 from etude.stages.phases import Phase
 from etude.tasks.control.logged import LoggedTask

@@ -16,7 +16,7 @@ import processes
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.registry import get_method
 from etude.runs.training import Options
-from etude.runs.worlds.control import members
+from etude.runs.worlds.members import members
 from etude.runtime import disk
 from solo_runs import alike
 

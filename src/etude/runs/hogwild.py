@@ -41,7 +41,7 @@ def check(method: Method, task: ControlTask, options: Options) -> None:
 
 def objections(method: Method, options: Options) -> Iterator[str]:
     """Why several workers cannot step on the numbers of this method."""
-    from etude.runs.worlds.control import members
+    from etude.runs.worlds.members import members
 
     count = len(members(method, options))
     if count != 1:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from shlex import quote
@@ -12,31 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 from etude.core.control import ControlTask
 from etude.core.errors import ConfigError, DataError
-from etude.core.fields import parse
 from etude.core.method import Method
-from etude.core.part import hints
-from etude.core.population import Member
 from etude.core.worlds import World
 from etude.evaluation.report import Wording
-from etude.runs.playing import LATEST, Plays, plays
+from etude.runs.playing import LATEST, Plays
 from etude.runs.training import Options, Result
 from etude.runs.worlds import EvaluationOptions, Measured, language, parent
+from etude.runs.worlds.members import SEEDS, members
+from etude.runs.worlds.returns import intervals, played, plays_of
 from etude.runtime.looks import Look
 from etude.tasks import LOGS
 from etude.tasks.control.logged import LoggedTask
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
 
     from etude.evaluation.intervals import Interval
-    from etude.evaluation.restored import Acting, RestoredPolicies
+    from etude.evaluation.restored import RestoredPolicies
     from etude.experience.logs.table import Logs
     from etude.loops.on_policy import OnPolicyLoop
 
-SEEDS = 10
-"""Members of a population where nothing else is said."""
 READS = frozenset({"model", "seeds", "population", "device", "on"})
 EVALUATION_READS = frozenset({"seed", "episodes", "video", "member", "data", "gamma"})
 WORDING = Wording(
@@ -171,41 +165,6 @@ def begin(loop: OnPolicyLoop, options: Options) -> list[str]:
     return [] if options.model == Options.model else take_over(loop, Path(options.model))
 
 
-def members(method: Method, options: Options) -> list[Member]:
-    """Every setting with every seed. Raises ConfigError for a field that is not there or not to be varied."""
-    axes = [_axis(method, text) for text in options.population]
-    if len({path for path, _ in axes}) < len(axes):
-        raise ConfigError("--population names a field twice: give all its values at once, as in lr=1e-4,3e-4.")
-    seeds = range(options.seed, options.seed + (options.seeds or SEEDS))
-    settings = [
-        dict(zip((p for p, _ in axes), values)) for values in itertools.product(*(values for _, values in axes))
-    ]
-    return [Member(seed, each) for each in settings for seed in seeds]
-
-
-def _axis(method: Method, text: str) -> tuple[str, list[float]]:
-    """'lr=1e-4,3e-4' as the path of the field and its values."""
-    name, equals, values = text.partition("=")
-    parts = method.parts()
-    own = [slot for slot, value in method.slots().items() if isinstance(value, float)]
-    inside = {path: part for path, part in parts.items() if not path.startswith("stages.")}  # all go through them
-    paths = [*own, *(f"{path}.{field}" for path, part in inside.items() for field in part.fields())]
-    fitting = [name] if name in paths else [f for f in paths if f.endswith(f".{name}")]
-    if not equals or not values or len(fitting) != 1:
-        known = ", ".join(fitting or paths)
-        problem = "fits several fields" if len(fitting) > 1 else "is no FIELD=VALUE,VALUE,... of this method"
-        raise ConfigError(f"--population {text!r} {problem}. Fields: {known}.")
-    where, _, field = fitting[0].rpartition(".")
-    hint = hints(type(parts[where] if where else method))[field]
-    parsed = [parse(fitting[0], hint, v) for v in values.split(",")]
-    if not all(isinstance(v, float) for v in parsed):
-        raise ConfigError(
-            f"{fitting[0]} cannot differ between the members of one run: only real numbers inside formulas can. "
-            "Sizes and choices shape the work: compare runs instead (etude compare)."
-        )
-    return fitting[0], parsed
-
-
 def size(loop: OnPolicyLoop, method: Method, task: ControlTask) -> str:
     """How many members, of how many parameters."""
     count = loop.population.size
@@ -231,12 +190,12 @@ def evaluation(
     if isinstance(task, LoggedTask) and task.environment is None:
         return _judged(loop, task.judging(), options)
     if known is None:
-        chosen = _plays(loop, options)
+        chosen = plays_of(loop, options)
         say(chosen.sentence(when), options.quiet)
-        returns = _played(loop, task, chosen, "test", options.quiet)
+        returns = played(loop, task, chosen, "test", options.quiet)
     else:
         returns = known.found
-    return Measured({"test": {k: v.to_json() for k, v in _intervals(loop, returns).items()}})
+    return Measured({"test": {k: v.to_json() for k, v in intervals(loop, returns).items()}})
 
 
 def _judged(loop: OnPolicyLoop, logs: LoggedTask, options: Options) -> Measured:
@@ -257,43 +216,11 @@ def look(loop: OnPolicyLoop, task: ControlTask, options: Options) -> Look:
 
     from etude.evaluation.intervals import bootstrap_interval, mean
 
-    returns = _played(loop, task, _plays(loop, options), "test", quiet=True)
+    returns = played(loop, task, plays_of(loop, options), "test", quiet=True)
     means = {k: np.nanmean(v, 1) for k, v in returns.items()}
-    intervals = {k: bootstrap_interval(v, mean) for k, v in means.items()} if loop.population.size > 1 else {}
-    ends = {k: [i.low, i.high] for k, i in intervals.items()}
+    bands = {k: bootstrap_interval(v, mean) for k, v in means.items()} if loop.population.size > 1 else {}
+    ends = {k: [i.low, i.high] for k, i in bands.items()}
     return Look({"test": {k: v.tolist() for k, v in means.items()}}, ends, returns)
-
-
-def _plays(loop: OnPolicyLoop, options: Options) -> Plays:
-    """How many episodes of each member, by those that it was trained on last, where its loop keeps them."""
-    recent = getattr(loop, "recent", None) or [()] * loop.population.size
-    return plays(options, [[length for _, length in own] for own in recent])
-
-
-def _played(
-    policies: Acting, task: ControlTask, chosen: Plays, purpose: str, quiet: bool
-) -> dict[str, NDArray[np.float64]]:
-    """Returns [members, episodes] of sampled and of likeliest actions; says how far it is."""
-    from etude.evaluation.control import play
-    from etude.runtime.progress import Counter
-
-    modes = {"return": False, "return/deterministic": True}
-    with Counter("episodes", len(modes) * sum(chosen.episodes), quiet=quiet) as counter:
-        return {
-            k: play(
-                policies, task, chosen.episodes, deterministic=d, purpose=purpose, longest=chosen.longest,
-                side_by_side=chosen.side_by_side, progress=counter.add,
-            ) for k, d in modes.items()
-        }  # fmt: skip
-
-
-def _intervals(policies: Acting, returns: Mapping[str, NDArray[np.float64]]) -> dict[str, Interval]:
-    from etude.evaluation.control import summary
-
-    intervals: dict[str, Interval] = {}
-    for name, own in returns.items():
-        intervals |= summary(name, own, policies.population.members)
-    return intervals
 
 
 # A checkpoint
@@ -350,8 +277,8 @@ def played_returns(policies: RestoredPolicies, task: ControlTask, options: Evalu
         say(f"{options.video}: an episode of member {options.member} with a return of {total:.1f}.")
     size = policies.population.size
     chosen = Plays([options.episodes] * size, [LATEST] * size)
-    returns = _played(policies, task, chosen, f"evaluate {options.seed}", quiet=False)
-    return _intervals(policies, returns)
+    returns = played(policies, task, chosen, f"evaluate {options.seed}", quiet=False)
+    return intervals(policies, returns)
 
 
 def about(options: EvaluationOptions) -> str:
