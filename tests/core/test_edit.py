@@ -255,7 +255,7 @@ def test_whatever_is_stacked_on_what_there_is_a_method_or_a_sentence(other: str)
 
 
 def test_an_order_is_one_value() -> None:
-    assert stack(get_method("a2pr"), "avg").slots()["order"] == get_method("avg").slots()["order"]
+    assert stack(get_method("a2pr"), "iql").slots()["order"] == get_method("iql").slots()["order"]
 
 
 @pytest.mark.parametrize("part", ["actor", "learners", "critic"])

@@ -75,16 +75,19 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "grpo+deepsearch+spo": ("sums", "both set experience"),  # two searches
     "grpo+hgpo+spo": ("hybrid-sums", "both set experience"),  # a forced token and fresh endings
     "grpo+hgpo+spo-tree": ("hybrid-sums", "both set experience"),  # a forced token and a tree
+    "hgpo+deepsearch": ("hybrid-sums", "a method has one experience. Leave out --with deepsearch"),  # the same
+    "spo+deepsearch": ("sums", "a method has one experience"),
     "grpo+hgpo+deepsearch": ("hybrid-sums", "both set experience"),  # a forced token and a tree that is searched
-    "hgpo+spo-tree": ("hybrid-sums", "Tree has rows that are parts of completions"),  # which no mode is compared by
+    "hgpo+spo-tree": ("hybrid-sums", "both-modes, and --with spo-tree would put tree in its place"),
     "hgpo+groups": ("hybrid-sums", "set experience=both-modes"),  # compares modes that nobody forces
     "ghpo+hgpo": ("hybrid-sums", "what a second look tries again is in none of them"),  # no mode is forced there
     "rlp+ghpo": ("streams", "what a second look puts in is none"),  # a thought, which a hint is not
     "deepsearch+ghpo": ("sums", "has no steps of those that second_look adds"),
-    "grpo+dpo+ppo": ("preferences", "both set objective"),  # a pair's link and a clipped surrogate
+    "sft+dpo+orpo": ("preferences", "both set objective"),  # two losses of pairs
+    "grpo+dpo": ("preferences", "groups, and --with dpo would put pairs in its place"),
     "dpo+ppo": ("preferences", "Pairs takes its rows from data"),
-    "rebel+dpo": ("digest", "Pairs takes its rows from data"),
-    "deepsearch+t-ppo": ("sums", "rows that go on in a later step"),
+    "rebel+dpo": ("digest", "rebel samples by groups, and --with dpo would put pairs"),
+    "deepsearch+t-ppo": ("sums", "would put successive-batches in its place"),
 }
 
 

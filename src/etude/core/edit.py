@@ -239,8 +239,8 @@ def stack(method: Method, names: str | Sequence[str]) -> Method:
     A part that is held by others (`level-std`, `memory-and-chunk`) takes its place in the one that holds such a part,
     once all slots are filled.
 
-    Raises ConfigError if two of them want the same single slot or place, if one fills none of this kind of method, or
-    if there are several places for it.
+    Raises ConfigError if two of them want the same single slot or place, if one has an experience of its own and the
+    method too, if one fills none of this kind of method, or if there are several places for it.
     Whether the parts go together is for `Method.check` to say, once everything is set.
     """
     owner, inside = dict[str, str](), list[str]()
@@ -259,6 +259,11 @@ def stack(method: Method, names: str | Sequence[str]) -> Method:
                         f"--with {owner[slot]} and --with {name} both set {slot}, which holds one value: "
                         f"{_name(before)} or {_name(added)}. Keep one of them."
                     )
+                if slot == "experience" and whole and not _makes_room(before, removed, added):
+                    raise ConfigError(
+                        f"{method.id} samples by {_name(before)}, and --with {name} would put {_name(added)} in its "
+                        f"place: a method has one experience. Leave out --with {name}, or train {name} itself."
+                    )
                 owner[slot], after = name, added
             method = method.replace(**{slot: after})
     for name in inside:
@@ -269,6 +274,11 @@ def stack(method: Method, names: str | Sequence[str]) -> Method:
             )
         method = set_value(method, f"{place}={name}")
     return method
+
+
+def _makes_room(before: Part, removed: Part, added: Part) -> bool:
+    """Whether nothing is lost where an experience takes this one's place: it is what was replaced, or a plainer one."""
+    return type(before) in (type(removed), type(added)) or isinstance(added, type(before))
 
 
 def _place(name: str, method: Method) -> str:
@@ -333,7 +343,7 @@ def _method_changes(name: str, onto: Method) -> dict[str, tuple[Any, Any]]:
         theirs = getattr(parent, slot)
         if mine == theirs:
             continue
-        if isinstance(mine, tuple):
+        if isinstance(mine, tuple) and all(isinstance(p, Part) for p in (*mine, *theirs)):
             changes[slot] = (tuple(p for p in theirs if p not in mine), tuple(p for p in mine if p not in theirs))
         else:
             changes[slot] = (theirs, mine)
