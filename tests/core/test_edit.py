@@ -265,3 +265,15 @@ def test_an_entropy_that_nobody_has_is_refused(part: str) -> None:
         "asks for the policy's entropy, and DeterministicPolicy has no log-probabilities" in sentence
         for sentence in made.objections()
     )
+
+
+def test_a_list_whose_items_have_commas_is_read_as_it_was() -> None:
+    """What a run of a recipe is told, in a file of a bed or a study."""
+    told = ["problems=16", "task.ops=[1,2]"]
+    (text,) = assignments({"runs.rl.set": told})
+    recipe = get_method("interplay-rl-alone")
+    assert set_values(recipe, [text]).runs[1].set == tuple(told)
+    assert assignments({"runs.rl.set": told[:1], "task.levels": (2, 3)}) == [
+        "runs.rl.set=problems=16",
+        "task.levels=2,3",
+    ]

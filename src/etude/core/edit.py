@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
@@ -96,6 +97,8 @@ def assignments(changes: str | Sequence[str] | Mapping[str, Any]) -> list[str]:
 def _text(path: str, value: object) -> str:
     """A value as text. Raises ConfigError for an object, which no file of a run could hold."""
     if isinstance(value, (tuple, list)):
+        if any(isinstance(item, str) and "," in item for item in value):
+            return json.dumps(value)  # where commas alone would not tell the items apart
         return ",".join(map(str, value)) or "none"
     if isinstance(value, type):
         return _importable(value)
