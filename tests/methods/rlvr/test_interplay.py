@@ -149,6 +149,10 @@ def test_strict_success_is_an_answer_that_was_come_to(said: str, answered: float
     asked = Problem("1", "c=a+b;a=7;b=10?c>", "17", info={"demonstration": "a=7;b=10;c=a+b=17;"})
     strict = float(answered == 1 and process == 1)
     assert (Dags().score(asked, said), Dags(judged="process").score(asked, said)) == (answered, strict)
+    for task in (Dags(), Dags(judged="process")):  # which says what a run is evaluated by, and not what it is paid
+        context: Any = SimpleNamespace(task=task)
+        (paid,) = GraphReward().score([Episode(asked, [Segment("assistant", said)])], context)
+        assert paid == pytest.approx(answered * (0.2 + 0.8 * process))
     told = Dags().metrics(Episode(asked, [Segment("assistant", said)]))
     assert told == {"process": pytest.approx(process), "strict": strict}
 
