@@ -23,6 +23,7 @@ class Pair:
         weights: hashes of what the two runs ended with; empty where they were not taken.
         solved: how many samples of each problem of the test set were right at the end, of the arm and of the baseline
             [problems] each; empty where that was not counted.
+        data: the fingerprint of the logs that both learned from; empty where there are none.
 
     Raises: DataError for a score that is not finite, which no statistics can use.
     """
@@ -34,6 +35,7 @@ class Pair:
     budgets: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     weights: tuple[str, ...] = ()
     solved: tuple[Sequence[int], ...] = ()
+    data: str = ""
 
     def __post_init__(self) -> None:
         for side in SIDES:
@@ -43,7 +45,7 @@ class Pair:
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, what is empty left out."""
-        return {k: v for k, v in asdict(self).items() if v not in ({}, ())}
+        return {k: v for k, v in asdict(self).items() if v not in ({}, (), "")}
 
     @staticmethod
     def mean(seed: int, pairs: Sequence[Pair]) -> Pair:

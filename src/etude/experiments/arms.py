@@ -37,7 +37,7 @@ Figures = Callable[["EnumerableLoop"], Mapping[str, "Tensor"]]
 def pairs(
     seeds: Sequence[int], arm: Scores, baseline: Scores, *, start: Scores | None = None,
     budgets: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
-    weights: tuple[Sequence[str], Sequence[str]] | None = None,
+    weights: tuple[Sequence[str], Sequence[str]] | None = None, data: Sequence[str] = (),
 ) -> list[Pair]:  # fmt: skip
     """What an experiment returns: for each seed both arms by measure.
 
@@ -46,6 +46,7 @@ def pairs(
         start: the baseline before its first step.
         budgets: what each arm used.
         weights: hashes of what the two runs of the first measure ended with.
+        data: fingerprints of the logs that both learned from.
 
     >>> pairs([7], {"pass@1": [0.5]}, {"pass@1": [0.25]})[0].arm
     {'pass@1': 0.5}
@@ -58,7 +59,7 @@ def pairs(
         Pair(
             seed=seed, arm=at(arm, i), baseline=at(baseline, i), start=at(start, i),
             budgets={k: (float(a[i]), float(b[i])) for k, (a, b) in (budgets or {}).items()},
-            weights=(weights[0][i], weights[1][i]) if weights else (),
+            weights=(weights[0][i], weights[1][i]) if weights else (), data=data[i] if data else "",
         )
         for i, seed in enumerate(seeds)
     ]  # fmt: skip

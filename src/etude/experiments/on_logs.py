@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,14 @@ def columns_of(episodes: Sequence[LoggedEpisode]) -> Columns:
         "terminals": [e.terminations for e in episodes], "timeouts": [e.truncations for e in episodes],
     }  # fmt: skip
     return {name: np.concatenate(column) for name, column in each.items()}
+
+
+def fingerprint(columns: Mapping[str, NDArray[Any]]) -> str:
+    """Of every number of logs, by which a verdict says what was learned from."""
+    sha = hashlib.sha256()
+    for name in sorted(columns):
+        sha.update(name.encode() + np.ascontiguousarray(columns[name]).tobytes())
+    return sha.hexdigest()[:12]
 
 
 def before_and_after(

@@ -13,7 +13,7 @@ from etude.core.method import Method
 from etude.evaluation.pairs import Pair
 from etude.experiments.arms import pairs
 from etude.experiments.cells import recorded, spread
-from etude.experiments.on_logs import before_and_after
+from etude.experiments.on_logs import before_and_after, fingerprint
 from etude.tasks.control.pendulum import MAX_TORQUE, PendulumArrays, pendulum
 
 SIZES = {
@@ -96,6 +96,7 @@ def compared(
     return pairs(
         seeds, {MEASURE: [after for _, after in first]}, {MEASURE: [after for _, after in second]},
         start={MEASURE: [before for before, _ in second]}, budgets={"updates": (budget, budget)},
+        data=[fingerprint(swings(seed, noises)) for seed in seeds],
     )  # fmt: skip
 
 
@@ -107,5 +108,5 @@ def against_both(first: Sequence[Pair], second: Sequence[Pair], beside: str) -> 
         seeds, {MEASURE: mine, beside: mine},
         {name: [p.baseline[MEASURE] for p in own] for name, own in both.items()},
         start={name: [p.start[MEASURE] for p in own] for name, own in both.items()},
-        budgets={"updates": (budget, budget)},
+        budgets={"updates": (budget, budget)}, data=[pair.data for pair in first],
     )  # fmt: skip
