@@ -18,9 +18,6 @@ where answer and graph are both right, by which a run is also evaluated, pass@k 
 
     etude evaluate RUN --set task.judged=process --k 1,32
 
-What RL teaches by how hard its problems are, and what of one budget mid-training should have, is `etude studies run
-interplay-pretrain-midtrain-rl`.
-
 One budget for both (`rl_cost`), in tokens of pre-training, of which each costs 6 units: a sampled token costs 2 to be
 sampled, 2 for the log-probabilities that it is held against and 6 to be learned from, 10 in all, so that N problems of
 r completions of L tokens cost 5/3 N r L. The steps below spend the same on `mid` and `rl`; another share b on `mid` is
