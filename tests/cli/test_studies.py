@@ -165,6 +165,15 @@ def test_every_level_of_a_factor_meets_every_one_of_the_others(written: Path) ->
         load_study(str(written))
 
 
+def test_what_a_study_takes_is_said_before_it_is_run(written: Path, cli: Cli) -> None:
+    """Four arms of six steps, one of them of three in the second case; three seeds, or two at the least."""
+    shown = cli("studies", "show", written).out
+    assert f"Not run yet: etude studies run {written}\n  12 runs, 72 training steps in all" in shown
+    assert "--seeds 2, the fewest: 8 runs, 48 training steps in all" in shown
+    written.write_text(written.read_text().replace("[recipes.down]", "[recipes.down]\nsteps = 3"))
+    assert load_study(str(written)).work(2) == (8, 42)
+
+
 def test_there_is_no_grid_without_two_factors(written: Path) -> None:
     assert grid(load_study(str(written)), [{"recipe": "down", "end": 0.5}]) == []
 

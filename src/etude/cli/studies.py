@@ -49,14 +49,16 @@ def show(name: str) -> None:
     name
         Its id (`etude studies`), or the path of a file.
     """
-    from etude.runs.studies import load_study, recorded
+    from etude.runs.studies import LEAST, load_study, recorded
     from etude.runs.studies import studies as known
 
     study = load_study(name)
     print(known().get(name, Path(name)).read_text(encoding="utf-8").rstrip())
     found = recorded(study)
     if found is None:
-        print(f"\nNot run yet: etude studies run {name}")
+        print(f"\nNot run yet: etude studies run {name}\n  {_work(study, study.seeds)}")
+        if study.seeds > LEAST:
+            print(f"  --seeds {LEAST}, the fewest: {_work(study, LEAST)}")
     else:
         _print(study, found)
 
@@ -138,6 +140,11 @@ def _print_levels(console: Console, title: str, what: str, rows: Sequence[Mappin
         cells = [row[what][level] for level in levels]
         shown.add_row(row["recipe"], *(f"{c['end']:.3f} {_gap(c['against']) if 'against' in c else ''}" for c in cells))
     console.print(shown)
+
+
+def _work(study: Study, seeds: int) -> str:
+    runs, steps = study.work(seeds)
+    return f"{runs:,} runs, {steps:,} training steps in all"
 
 
 def _entry(study: Study) -> dict[str, Any]:

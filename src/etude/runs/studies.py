@@ -131,6 +131,11 @@ class Study:
             for name, r in self.recipes.items()
         ]
 
+    def work(self, seeds: int) -> tuple[int, int]:
+        """Runs of so many seeds of every cell, and the steps of all of them together."""
+        steps = [own or load_bed(name).steps for name in self.beds for own in (0, *(a.steps for a in self.arms()))]
+        return len(steps) * seeds, sum(steps) * seeds
+
     def bed(self, name: str) -> Bed:
         """A bed as the study has it: with the study's baseline, and without a sweep."""
         return replace(load_bed(name), baseline=self.baseline, baseline_set=self.baseline_set, sweep={})
