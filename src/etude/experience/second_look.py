@@ -118,10 +118,11 @@ class LookAgain(SecondLook):
             the prompt that they saw, so they are marked (`Episode.elsewhere`) and not compared with the trainer's.
         after: training steps before the first look.
 
-    Only attempts that the policy sampled are looked at. A problem whose new prompt leaves no room in the context, or
-    whose environment failed, keeps the attempts that it had. `state` counts since the run began: `problems` that were
-    attempted, and by stage those that were looked at again (`looked`), those of them of which a new attempt was right
-    (`solved`), those that had no room (`no_room`), and the tokens that were sampled (`tokens`).
+    Only attempts that the policy sampled are looked at. A problem keeps the attempts that it had where its new prompt
+    leaves no room in the context, what is said already no room in a completion, or where its environment failed.
+    `state` counts since the run began: `problems` that were attempted, and by stage those that were looked at again
+    (`looked`), those of them of which a new attempt was right (`solved`), those that had no room (`no_room`), and the
+    tokens that were sampled (`tokens`).
 
     >>> LookAgain().shows.shares, LookAgain(plain=True).plain
     ((0.25, 0.5, 0.75), True)
@@ -163,7 +164,7 @@ class LookAgain(SecondLook):
 
     def again(self, episodes: Sequence[Episode], experience: TokenExperience, context: Context) -> list[Episode]:
         assert isinstance(experience, Groups)
-        sampling, task = experience.sampling(context), context.task
+        sampling, task = dataclasses.replace(experience.sampling(context), whole_turns=True), context.task
         now, joined = list(episodes), list[Episode]()
         groups: dict[int, list[int]] = {}
         for i, e in enumerate(episodes):
@@ -173,7 +174,8 @@ class LookAgain(SecondLook):
         for stage in range(self.stages if context.step >= self.after else 0):
             left = [g for g in groups.values() if self.which.chosen(sum(task.success(now[i]) for i in g), len(g))]
             begun = self.shows.starts([episodes[i] for g in left for i in g], stage, context)
-            starts = {i: s for i, s in zip((i for g in left for i in g), begun) if s is not None}
+            numbered = zip((i for g in left for i in g), begun)
+            starts = {i: s for i, s in numbered if s is not None and s.begun < sampling.max_tokens}
             new = dict(zip(starts, rollout(list(starts.values()), context, sampling))) if starts else {}
             for group in left:
                 tried = [new[i] for i in group if i in new]

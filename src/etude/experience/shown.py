@@ -79,7 +79,7 @@ class SolutionInPrompt(Shown):
         beginnings = {e.group: text[: round(share * len(text))] for e, text in zip(attempts, answers) if text}
         count_shown(beginnings.values(), context)
         return [
-            None if text is None else _again(e, self.prompt(e.problem.prompt, text, share), stage)
+            None if text is None else tried_again(e, self.prompt(e.problem.prompt, text, share), stage)
             for e, text in zip(attempts, answers)
         ]
 
@@ -178,7 +178,9 @@ class OwnCritique(Critic):
     max_tokens: Count = 16
 
     def say(self, attempts: Sequence[Episode], context: Context) -> list[str]:
-        asked = [_again(e, continued(e.problem.prompt, e.completion, self.request), 0, "critique") for e in attempts]
+        asked = [
+            tried_again(e, continued(e.problem.prompt, e.completion, self.request), 0, "critique") for e in attempts
+        ]
         sampling = dataclasses.replace(
             Groups(max_tokens=self.max_tokens).sampling(context), stop=("\n",), entropy=False, hidden=False
         )
@@ -209,7 +211,7 @@ class AttemptAndCritique(Shown):
     def starts(self, attempts: Sequence[Episode], stage: int, context: Context) -> list[Start | None]:
         said = self.critic.say(attempts, context)
         return [
-            None if c is None else _again(e, self.prompt(e.problem.prompt, e.completion, c), stage)
+            None if c is None else tried_again(e, self.prompt(e.problem.prompt, e.completion, c), stage)
             for e, c in zip(attempts, said)
         ]
 
@@ -251,7 +253,7 @@ def _longer(message: Message, text: str) -> Mapping[str, Any]:
     return {**message, "content": longer}
 
 
-def _again(attempt: Episode, prompt: Prompt, stage: int, what: str = "look") -> Start:
+def tried_again(attempt: Episode, prompt: Prompt, stage: int, what: str = "look") -> Start:
     """Where a new attempt at an attempt's problem begins, in an environment of the same seed."""
     assert attempt.draw is not None
     problem = dataclasses.replace(attempt.problem, prompt=prompt)

@@ -23,6 +23,7 @@ from etude.core.streams import Stream
 from etude.core.task import LanguageTask
 from etude.experience.data import Demonstrations
 from etude.experience.groups import Groups
+from etude.experience.said import SolutionSaid, WordsSaid
 from etude.experience.second_look import AllProblems, BestJoins, LookAgain, UnsolvedProblems
 from etude.experience.shown import (
     AttemptAndCritique,
@@ -128,6 +129,55 @@ def test_only_what_is_still_unsolved_is_tried_again_with_more_in_view() -> None:
         "problems": 4, "looked": [3, 2, 1], "solved": [1, 1, 0], "no_room": [0, 0, 0],
         "tokens": [2 * (z + no + no), 2 * (z + no), 2 * no],
     }  # fmt: skip
+
+
+def by_beginning(shown: str) -> str:
+    """a is always right, b with a block of the answer said already, c with two, d never."""
+    name, _, begun = shown.partition(":")
+    return "z" if len(begun) >= {"a": 0, "b": 1, "c": 2, "d": 9}[name] else "no"
+
+
+def test_blocks_of_the_answer_are_said_already_and_gone_on_from() -> None:
+    """Under the plain prompt, of which the new attempts are answers; what is said is scored, and never learned."""
+    policy, seen = speaking(by_beginning)
+    bound, after = looked(LookAgain(shows=SolutionSaid()), policy)
+    assert prompts(after) == [f"{name}:" for name in "abcd" for _ in range(2)]
+    assert [e.completion for e in after] == [t for t in ("z", "wz", "wxz", "wxyno") for _ in range(2)]
+    assert [e.reward for e in after] == [1, 1, 1, 1, 1, 1, 0, 0]
+    assert seen[8:] == [p for p in ("b:w", "c:w", "d:w", "c:wx", "d:wx", "d:wxy") for _ in range(2)]
+    assert bound.state["looked"] == [3, 2, 1] and bound.state["solved"] == [1, 1, 0]
+    batch = to_batch(after, 0, 1.0, torch.device("cpu"))
+    learned = [policy.decode(batch.tokens[row][batch.action_mask[row]].tolist()) for row in range(len(after))]
+    assert learned == [t for t in ("z", "z", "z", "no") for _ in range(2)]
+    assert policy.work["shown_tokens"] == sum(len(policy.encode(t)) for t in ("w", "w", "w", "wx", "wx", "wxy"))
+
+
+def test_words_are_said_for_the_policy() -> None:
+    policy, seen = speaking(lambda shown: "z" if shown.endswith("hm,") else "no")
+    _, after = looked(LookAgain(shows=WordsSaid(text="hm,")), policy)
+    assert [e.completion for e in after] == ["hm,z"] * 8 and seen[8:] == [f"{n}:hm," for n in "abcd" for _ in range(2)]
+    assert not any(e.elsewhere for e in after)
+
+
+def test_what_is_said_leaves_room_in_a_completion_or_is_not() -> None:
+    """Six tokens at most: six that are said already leave none, and the attempts stay."""
+    policy, seen = speaking(lambda shown: "no")
+    bound, after = looked(LookAgain(shows=WordsSaid(text="h" * len("hhhhhh"))), policy)
+    assert len(policy.encode("hhhhhh")) >= 6
+    assert [e.completion for e in after] == ["no"] * 8 and len(seen) == 8 and bound.state["looked"] == [0]
+    _, some = looked(LookAgain(shows=SolutionSaid(shown=(2,))), policy, task=Partly())
+    assert [e.completion for e in some] == [t for t in ("wxno", "no", "wxno", "wxno") for _ in range(2)]
+
+
+@pytest.mark.parametrize("shown", [(1, 5), ()])
+def test_blocks_that_there_are_not_are_refused(shown: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="must say how many of 4 blocks"):
+        SolutionSaid(shown=shown)
+
+
+def test_no_words_are_refused() -> None:
+    with pytest.raises(ConfigError, match="be what a new attempt begins with"):
+        WordsSaid(text="")
 
 
 def test_what_is_shown_is_read_and_not_learned() -> None:

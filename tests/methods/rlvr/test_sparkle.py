@@ -17,7 +17,8 @@ from etude.core.registry import get_method
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.groups import Groups
-from etude.methods.rlvr.sparkle import ScaffoldedGroups, solution_blocks
+from etude.experience.said import solution_blocks
+from etude.methods.rlvr.sparkle import ScaffoldedGroups
 from etude.tasks.agents.attr_20q import attr_20q
 from etude.tasks.language.sums import Sums
 from language_toys import Toy, random_policy

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 
@@ -39,6 +38,7 @@ from etude.core.slots import Context
 from etude.core.task import LanguageTask, Task
 from etude.experience.groups import Groups
 from etude.experience.rollout import Start, fresh, rollout
+from etude.experience.said import said, solution_blocks
 from etude.experience.shown import without_answers
 from etude.methods.rlvr.grpo import grpo
 from etude.references.frozen import Frozen
@@ -46,18 +46,6 @@ from etude.regularizers.kl import KLToReference
 from etude.rewards.patterns import GradedReward
 from etude.stages.chain import Train
 from etude.stages.rates import Rates
-
-
-def solution_blocks(text: str, count: int, separator: str = "") -> list[str]:
-    """A text in so many blocks, one after the other, of about as many steps each; of characters without a separator.
-
-    >>> solution_blocks("8,17,19,20,26", 4, ","), solution_blocks("8,17", 4, ","), solution_blocks("abcde", 2)
-    (['8,', '17,', '19,', '20,26'], ['', '8,', '', '17'], ['ab', 'cde'])
-    """
-    parts = text.split(separator) if separator else [*text]
-    steps = [part + separator for part in parts[:-1]] + parts[-1:]
-    cuts = [number * len(steps) // count for number in range(count + 1)]
-    return ["".join(steps[a:b]) for a, b in pairwise(cuts)]
 
 
 class ScaffoldedGroups(Groups):
@@ -96,11 +84,11 @@ class ScaffoldedGroups(Groups):
         starts, chosen = fresh(problems, self.size, context.stream), list[int]()
         for first in range(0, len(starts), self.size):
             own = starts[first : first + self.size]
-            count, said = self._scaffold(own[0], self._drawn(own[0].draw), context)
+            count, begun = self._scaffold(own[0], self._drawn(own[0].draw), context)
             chosen += [count] * len(own)
-            if said is not None:
+            if begun is not None:
                 starts[first : first + self.size] = [
-                    s._replace(segments=(said,), open=True, draw=s.draw.child("blocks", count)) for s in own
+                    s._replace(segments=(begun,), open=True, draw=s.draw.child("blocks", count)) for s in own
                 ]
         sampling = dataclasses.replace(self.sampling(context), whole_turns=True)
         episodes = rollout(starts, context, sampling)
@@ -120,11 +108,10 @@ class ScaffoldedGroups(Groups):
             return 0, None
         blocks = solution_blocks(worked, self.blocks, self.separator)
         for shown in range(count, 0, -1):
-            text = "".join(blocks[:shown])
-            tokens = context.policy.encode(text) if text else []
-            if 0 < len(tokens) < (self.max_tokens or context.max_tokens):
-                context.policy.work["shown_tokens"] += len(tokens)
-                return shown, Segment("assistant", text, tokens, [0] * len(tokens), [0.0] * len(tokens))
+            begun = said("".join(blocks[:shown]), context)
+            if 0 < len(begun.tokens) < (self.max_tokens or context.max_tokens):
+                context.policy.work["shown_tokens"] += len(begun.tokens)
+                return shown, begun
         return 0, None
 
 
