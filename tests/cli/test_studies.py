@@ -246,6 +246,17 @@ def test_a_study_is_run_by_one_command_and_goes_on(cli: Cli, written: Path) -> N
     assert {line["setting"] for line in JsonLines.read(lines)} == {"published"}
 
 
+@pytest.mark.slow
+def test_a_table_is_drawn(cli: Cli, tmp_path: Path) -> None:
+    """One picture, or one for each bed."""
+    answer = cli("studies", "show", "one-shot-rlvr", "--picture", tmp_path / "one.png")
+    assert answer.code == 0 and str(tmp_path / "one.png") in answer.out
+    assert cli("studies", "show", "lite-ppo", "--picture", tmp_path / "many.png").code == 0
+    beds = load_study("lite-ppo").beds
+    assert {p.name for p in tmp_path.glob("*.png")} == {"one.png", *(f"many-{Path(bed).stem}.png" for bed in beds)}
+    assert all(p.read_bytes().startswith(b"\x89PNG") for p in tmp_path.glob("*.png"))
+
+
 def test_studies_are_listed(cli: Cli) -> None:
     answer = cli("studies")
     assert answer.code == 0 and "model-task-alignment" in answer.out

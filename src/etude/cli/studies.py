@@ -41,13 +41,15 @@ def list_studies(*, json: Annotated[bool, Parameter(negative=())] = False) -> No
 
 
 @studies.command
-def show(name: str) -> None:
+def show(name: str, *, picture: Path | None = None) -> None:
     """A study's file, and its table.
 
     Parameters
     ----------
     name
         Its id (`etude studies`), or the path of a file.
+    picture
+        Also draw what each recipe gained, with intervals, to this PNG; of several beds each to one with its name.
     """
     from etude.runs.studies import LEAST, load_study, recorded
     from etude.runs.studies import studies as known
@@ -59,8 +61,10 @@ def show(name: str) -> None:
         print(f"\nNot run yet: etude studies run {name}\n  {_work(study, study.seeds)}")
         if study.seeds > LEAST:
             print(f"  --seeds {LEAST}, the fewest: {_work(study, LEAST)}")
-    else:
-        _print(study, found)
+        return
+    _print(study, found)
+    if picture is not None:
+        _draw(study, found, picture)
 
 
 @studies.command
@@ -83,6 +87,21 @@ def run(name: str, *, seeds: int | None = None, runs: Path = Path("runs/beds"), 
     study = load_study(name)
     _print(study, run_study(study, seeds=seeds, root=runs, workers=workers))
     print(f"  {study.path}")
+
+
+def _draw(study: Study, found: dict[str, Any], picture: Path) -> None:
+    from etude.evaluation.intervals import Interval
+    from etude.evaluation.plots import interval_bars
+
+    for bed in study.beds:
+        gains = {row["recipe"]: row["gain"] for row in found["rows"] if row["bed"] == bed and "gain" in row}
+        place = picture if len(study.beds) == 1 else picture.with_stem(f"{picture.stem}-{Path(bed).stem}")
+        bars = {recipe: Interval(ends[0], ends[1], ends[2], method="paired") for recipe, ends in gains.items()}
+        interval_bars(
+            bars, place, x_label=f"gain in {study.bed(bed).metric}; the line is {study.baseline}'s", title=bed,
+            reference=gains[study.baseline][0],
+        )  # fmt: skip
+        print(f"  {place}")
 
 
 def _print(study: Study, found: dict[str, Any]) -> None:
