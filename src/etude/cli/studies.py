@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 studies = App(name="studies", help="Recipes on several beds; `show ID` prints a study, `run ID` does what is missing.")
 
 
+WIDTH = 132
+"""Columns of a table, in which no number is cut off; a narrower terminal folds lines."""
+
+
 @studies.default
 def list_studies(*, json: Annotated[bool, Parameter(negative=())] = False) -> None:
     """Every study: its recipes, its beds, and whether it has been run.
@@ -109,6 +113,7 @@ def _print(study: Study, found: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console(highlight=False, markup=False)
+    console.width = max(console.width, WIDTH)
     for bed in study.beds:
         start = ", ".join(f"{k} {v:.3g}" for k, v in found["starts"].get(bed, {}).items())
         console.print(f"\n{bed}" + (f", from {start}" if start else ""), style="bold")
