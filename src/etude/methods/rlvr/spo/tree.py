@@ -48,6 +48,8 @@ class Tree(Groups):
         at_most: None: all at once.
         steps: what has waited longer is lost.
 
+    Shapes: a row for each node; what waits is said by scores [B] and sampled_values [B, T].
+
     >>> part = Tree(size=4, deeper=(3, 2), cap=8)
     >>> part.rows_per_problem == 4 + 4 * 3 + 4 * 3 * 2
     True
@@ -192,7 +194,7 @@ def with_credit(batch: TokenBatch) -> Tensor:
 class OverSiblings(SegmentAdvantage):
     """(V(node) - V(the one above)) / the population deviation of those below the same, as GRPO's (arXiv:2505.23564).
 
-    0 where all of these are worth the same.
+    0 where all of these are worth the same. Shapes: rewards, sampled_values [B, T] -> [B, T].
 
     >>> import torch
     >>> from types import SimpleNamespace as Rows
