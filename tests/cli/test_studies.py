@@ -165,6 +165,12 @@ def test_every_level_of_a_factor_meets_every_one_of_the_others(written: Path) ->
         load_study(str(written))
 
 
+def test_a_recipe_with_the_name_of_a_combination_is_refused(written: Path) -> None:
+    written.write_text(written.read_text() + FACTORS + '[recipes."wrong, once"]\nset = { epochs = 2 }\n')
+    with pytest.raises(ConfigError, match="'wrong, once' is a recipe and a combination of levels too"):
+        load_study(str(written))
+
+
 def test_what_a_study_takes_is_said_before_it_is_run(written: Path, cli: Cli) -> None:
     """Four arms of six steps, one of them of three in the second case; three seeds, or two at the least."""
     shown = cli("studies", "show", written).out

@@ -30,6 +30,14 @@ def solution_blocks(text: str, count: int, separator: str = "") -> list[str]:
     return ["".join(steps[a:b]) for a, b in pairwise(cuts)]
 
 
+def check_blocks(where: str, shown: Sequence[int], blocks: int) -> None:
+    """Raise ConfigError unless it is said how many of so many blocks are shown."""
+    if not shown or max(shown) > blocks:
+        raise ConfigError(
+            f"{where}.shown must say how many of {blocks} blocks are shown, as in 1,2; got {tuple(shown)}."
+        )
+
+
 def said(text: str, context: Context) -> Segment:
     """The beginning of a turn, of which nothing is learned."""
     tokens = context.policy.encode(text) if text else []
@@ -54,11 +62,7 @@ class SolutionSaid(Shown):
     separator: str = ""
 
     def check(self) -> None:
-        if not self.shown or max(self.shown) > self.blocks:
-            raise ConfigError(
-                f"SolutionSaid.shown must say how many of {self.blocks} blocks are said in each stage, as in 1,2; got "
-                f"{self.shown}."
-            )
+        check_blocks("SolutionSaid", self.shown, self.blocks)
 
     def lacks(self, task: Task) -> str | None:
         return without_answers(task)

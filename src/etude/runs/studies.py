@@ -163,7 +163,10 @@ def load_study(name: str) -> Study:
         raise ConfigError(f"{path} is no TOML: {error}.") from None
     levels = {name: dict(_recipes(path, f"factors.{name}", each)) for name, each in said.pop("factors", {}).items()}
     said["factors"] = {name: tuple(each) for name, each in levels.items()}
-    said["recipes"] = {**dict(_recipes(path, "recipes", said.get("recipes", {}))), **_combined(path, levels)}
+    recipes, combined = dict(_recipes(path, "recipes", said.get("recipes", {}))), _combined(path, levels)
+    if twice := sorted(recipes.keys() & combined.keys()):
+        raise ConfigError(f"{path}: {twice[0]!r} is a recipe and a combination of levels too; give one another name.")
+    said["recipes"] = {**recipes, **combined}
     study = made(Study, str(path), {"id": path.stem, "home": beside(path.parent), **said})
     if not study.beds or not study.recipes:
         raise ConfigError(f"{path} must name at least one bed and one recipe.")

@@ -31,14 +31,13 @@ import torch
 from etude.core.claims import Claim, Measure
 from etude.core.draws import Draw, uniforms
 from etude.core.episodes import Episode, Problem, Segment
-from etude.core.errors import ConfigError
 from etude.core.fields import Count, WholeNumber
 from etude.core.recipe import Recipe
 from etude.core.slots import Context
 from etude.core.task import LanguageTask, Task
 from etude.experience.groups import Groups
 from etude.experience.rollout import Start, fresh, rollout
-from etude.experience.said import said, solution_blocks
+from etude.experience.said import check_blocks, said, solution_blocks
 from etude.experience.shown import without_answers
 from etude.methods.rlvr.grpo import grpo
 from etude.references.frozen import Frozen
@@ -69,11 +68,7 @@ class ScaffoldedGroups(Groups):
     separator: str = ""
 
     def check(self) -> None:
-        if not self.shown or max(self.shown) > self.blocks:
-            raise ConfigError(
-                f"ScaffoldedGroups.shown must say how many of {self.blocks} blocks are shown, as in 0,1; "
-                f"got {self.shown}."
-            )
+        check_blocks("ScaffoldedGroups", self.shown, self.blocks)
 
     def lacks(self, task: Task) -> str | None:
         if isinstance(task, LanguageTask) and task.max_turns > 1:

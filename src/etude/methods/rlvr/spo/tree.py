@@ -147,7 +147,7 @@ class Tree(Groups):
         credit, again = with_credit(batch), Counter(e.problem.id for e in batch.episodes if "node" not in e.info)
         for group in dict.fromkeys(batch.group.tolist()):
             own = [batch.episodes[i] for i in ((batch.group == group) & credit).nonzero()[:, 0].tolist()]
-            new = sorted((e for e in own if "node" in e.info and e.draw), key=lambda e: e.draw.key if e.draw else 0)
+            new = sorted((e for e in own if "node" in e.info), key=_lot)
             waiting = new[max(0, self.at_most - again[new[0].problem.id]) :] if new else []
             for episode in waiting:
                 episode.info |= {WAITS: True, "facts": episode.info["worth"]}
@@ -160,6 +160,12 @@ class Tree(Groups):
             episode.group = numbers.setdefault(episode.problem.id, groups + len(numbers))
             episode.draw, episode.stop = context.stream.draw("waited", number), StopReason.PAUSED
         return found
+
+
+def _lot(episode: Episode) -> int:
+    """A number that says nothing of what the episode is worth."""
+    assert episode.draw is not None
+    return episode.draw.key
 
 
 class NodesWithCredit(Filter):
