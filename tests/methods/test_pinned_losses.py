@@ -187,7 +187,7 @@ def episode(world: World, i: int) -> Episode:
         known["value"] = world.notes["values"][group]
     known |= world.info[i].get("problem", {})
     problem = Problem(f"p{group}", "?", world.answer, world.levels.get(group, ""), known)
-    return Episode(problem, [asked, said], group, stop=stop, **marks)
+    return Episode(problem, [asked, said], group, stop=stop, draw=Stream(0).draw("row", i), **marks)
 
 
 def batch_of(world: World) -> TokenBatch:
