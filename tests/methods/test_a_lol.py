@@ -195,6 +195,14 @@ def test_a_value_does_not_see_what_is_padded(told: Any) -> None:
         torch.testing.assert_close(value(states[:1, :3], mask[:1, :3]), value(states[:1], mask[:1]))
 
 
+def test_another_round_goes_on_with_the_policy_before_and_appraises_it() -> None:
+    """Its reference, frozen where a run begins, its values and its advantages are that policy's."""
+    one, two, three, four = get_method("a-lol").replace(repeat=2).plan()
+    assert (one.begins, two.begins, two.handed) == (None, None, {"appraised": 1})
+    assert (three.begins, four.begins, four.handed) == (2, 2, {"appraised": 3})
+    assert not four.link.keeps  # the reference begins anew, with the policy
+
+
 @pytest.mark.slow
 def test_the_recipe_appraises_and_learns(tmp_path: Path) -> None:
     """Data are of the policy at the start, and the same for the same seed; their values go into what is learned."""

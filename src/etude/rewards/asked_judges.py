@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import torch
@@ -16,8 +15,9 @@ from etude.core.method import Method
 from etude.core.rows import to_batch
 from etude.core.slots import Context
 from etude.core.task import spoken
+from etude.policies.texts.models import read_once
 from etude.rewards.judges import Case, RememberingJudge
-from etude.runtime.checkpoints import newest
+from etude.runtime.checkpoints import newest_model
 from etude.runtime.serving import CallFailed, Reason
 from etude.runtime.workers import Worker
 
@@ -127,8 +127,7 @@ class ModelJudge(RememberingJudge):
                 f"ModelJudge.question may have {{prompt}}, {{given}} and {{wanted}} in it ({error!r}), got "
                 f"{self.question!r}."
             ) from None
-        if self.model and (runs := Path(self.model) / "checkpoints").is_dir():  # named as it is now: a run may go on
-            object.__setattr__(self, "model", str(newest(runs)[0] / "model"))
+        object.__setattr__(self, "model", newest_model(self.model))  # named as it is now: a run may go on
 
     def objection(self, method: Method) -> str | None:
         return None if self.model else "has no model to ask: name a folder or a run, as in model=runs/judge."
@@ -138,7 +137,7 @@ class ModelJudge(RememberingJudge):
         return self.question.format(prompt=case.prompt, given=case.given, wanted=" ".join(case.wanted))
 
     def scores(self, cases: Sequence[Case], context: Context) -> list[float | None]:
-        model = self._loaded(context)
+        model = read_once(self, self.model, context.policy)
         rows = [self._reply(i, case, reply, model) for i, case in enumerate(cases) for reply in (self.yes, self.no)]
         whole = [i for i in range(0, len(rows), 2) if rows[i].action_count and rows[i + 1].action_count]
         read = [row for i in whole for row in rows[i : i + 2]]
@@ -152,16 +151,6 @@ class ModelJudge(RememberingJudge):
         talks = bool(model.tokenizer.chat_template)
         opening = spoken({"role": "user", "content": text}) if talks else Segment("user", text)
         return written(Problem(case.key, text), [opening, Segment("assistant", reply)], place, model)
-
-    def _loaded(self, context: Context) -> LanguagePolicy:
-        """The model, read once in a run."""
-        from etude.policies.language import LanguagePolicy
-
-        if "model" not in self.made:
-            device = str(getattr(context.policy, "device", "auto"))
-            self.made["model"] = LanguagePolicy.load(self.model, device=device)
-        found: LanguagePolicy = self.made["model"]
-        return found
 
 
 @torch.no_grad()

@@ -23,8 +23,12 @@ is 1, with which saying nothing is the best verdict of all: here it is 0, and
 names with one fixed seed, and mends some broken JSON, which is not mended here. The paper starts from an instructed
 model; a blank one is shown verdicts first (`etude train sft --task principles`).
 
-What the judge is for is left out: in the paper it is the only reward of a policy trained by GRPO or PPO, with one
-verdict, under a principle in words, on all completions of a prompt at once. No reward here asks such a judge.
+What the judge is for is another run, of any method that compares the completions of a problem:
+
+    etude train grpo --task TASK --set rewards=ranked-by-judge --set rewards.ranked-by-judge.judge=listwise-judge
+        --set rewards.ranked-by-judge.judge.model=RUN --set "rewards.ranked-by-judge.judge.asked=PRINCIPLE {prompt}"
+
+One verdict, under a principle in words, on all completions of a prompt at once, is all that is paid there.
 """
 
 from __future__ import annotations
@@ -33,10 +37,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-import torch
-
 from etude.core.claims import Claim, Measure
-from etude.core.draws import uniforms
 from etude.core.episodes import Episode, Problem
 from etude.core.errors import DataError
 from etude.core.fields import NonNegative, Probability
@@ -46,6 +47,7 @@ from etude.core.worlds import World
 from etude.experience.groups import Groups
 from etude.experience.rollout import occurrences
 from etude.methods.rlvr.grpo import grpo
+from etude.rewards.lists import drawn_order
 from etude.rewards.verdicts import candidates_of, formed, listed, listwise_accuracy, verdict_of
 
 
@@ -111,8 +113,7 @@ class ShuffledNames(Groups):
 def renamed(problem: Problem, number: int, context: Context) -> Problem:
     """The problem with its candidates under other names: the `number`-th time that this step meets it."""
     asked, answers, targets = candidates_of(problem)
-    key = context.stream.draw("problem", problem.id, number).child("names").key
-    order = uniforms(torch.tensor([key]), 0, len(answers))[:, 0].argsort().tolist()
+    order = drawn_order(problem, number, len(answers), context)
     answers, targets = [answers[i] for i in order], [targets[i] for i in order]
     info = {**problem.info, "candidates": answers, "targets": targets}
     return dataclasses.replace(problem, prompt=listed(asked, answers), info=info)

@@ -161,6 +161,16 @@ class AverageModel(Model):
         return speaker.evaluate(batch).logp
 
 
+def read_once(part: Part, model: str, policy: LanguagePolicy | None) -> LanguagePolicy:
+    """A model that a part asks in words, with tokens of its own, beside the policy; loaded once in a run."""
+    from etude.policies.language import LanguagePolicy
+
+    if "model" not in part.made:
+        part.made["model"] = LanguagePolicy.load(model, device=str(getattr(policy, "device", "auto")))
+    found: LanguagePolicy = part.made["model"]
+    return found
+
+
 def _loaded(model: str, policy: LanguagePolicy) -> LanguagePolicy:
     """A model beside the policy. Raises ConfigError for one whose tokens are not the policy's."""
     from etude.policies.language import LanguagePolicy

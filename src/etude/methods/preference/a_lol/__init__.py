@@ -27,9 +27,8 @@ The other variants are fields of the method that the second run trains, `a-lol-o
 
 As in the authors' code advantages are also clamped at 0 where they are used (`advantages.clamp`). There the head's
 largest value is the largest reward and its least is 0; here the least is below 0 where a reward was. At pi = ref
-the first three have the same gradient. With R constant and V = 0 the variant without a reference is SFT. In another
-round of the recipe (`--set repeat=2`) V and A are those of the policy that the round before has trained; policy and
-reference begin again from the start.
+the first three have the same gradient. With R constant and V = 0 the variant without a reference is SFT. Another
+round of the recipe (`--set repeat=2`) begins from the policy that the round before has trained: ref, V and A are its.
 """
 
 from etude.core.claims import Claim, Measure
@@ -56,7 +55,7 @@ a_lol = Recipe(
     paper="arXiv:2305.14718",
     runs=(
         Appraise(called="appraised", problems=4000, validation=400),
-        Train(called="policy", method="a-lol-offline", steps=150, task="{appraised}", begins="start"),
+        Train(called="policy", method="a-lol-offline", steps=150, task="{appraised}"),
     ),
     claim=Claim(
         statement="On the same scored answers, half of them spoilt, learning from those that are better than expected, "

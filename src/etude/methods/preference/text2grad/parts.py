@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -20,12 +19,12 @@ from etude.core.worlds import World
 from etude.methods.preference.text2grad.matching import matched, read_scores
 from etude.policies.micro_batches import micro_batches
 from etude.policies.texts.likelihood import reference_logits
+from etude.policies.texts.models import read_once
 from etude.rewards.kl import AdaptiveKLPenalty
-from etude.runtime.checkpoints import newest
+from etude.runtime.checkpoints import newest_model
 
 if TYPE_CHECKING:
     from etude.core.method import Method
-    from etude.policies.language import LanguagePolicy
 
 Words = list[tuple[str, float]]
 TOKENS = 2048
@@ -81,8 +80,7 @@ class CritiqueModel(WordCritic):
     length: Count = 48
 
     def check(self) -> None:
-        if (runs := Path(self.model) / "checkpoints").is_dir():  # named as it is now: a run may go on
-            object.__setattr__(self, "model", str(newest(runs)[0] / "model"))
+        object.__setattr__(self, "model", newest_model(self.model))  # named as it is now: a run may go on
 
     def objection(self, method: Method) -> str | None:
         return None if self.model else "has no model that writes critiques: set its field model to a run."
@@ -90,21 +88,12 @@ class CritiqueModel(WordCritic):
     def words(self, episodes: Sequence[Episode], context: Context) -> list[Words]:
         from etude.policies.sampling import Sampling
 
-        model = self._loaded(context.policy)
+        model = read_once(self, self.model, context.policy)
         asked = [self.question.format(prompt=e.problem.prompt, given=e.completion) for e in episodes]
         draws = [Draw.at(0, text) for text in asked]
         greedy = Sampling(temperature=0.0, max_tokens=self.length)
         said = model.generate([model.encode(text) for text in asked], greedy, draws)
         return [read_scores(model.decode(c.tokens)) for c in said]
-
-    def _loaded(self, policy: LanguagePolicy) -> LanguagePolicy:
-        """The model, read once in a run."""
-        from etude.policies.language import LanguagePolicy
-
-        if "model" not in self.made:
-            self.made["model"] = LanguagePolicy.load(self.model, device=str(policy.device))
-        found: LanguagePolicy = self.made["model"]
-        return found
 
 
 class WordRewards(TokenReward):
