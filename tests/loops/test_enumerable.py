@@ -9,14 +9,20 @@ from typing import Any
 import pytest
 import torch
 
+from etude.advantages.returns import GAE
 from etude.core.batches import TokenBatch
+from etude.core.edit import set_values
 from etude.core.episodes import Episode
 from etude.core.errors import ConfigError, RewardError
 from etude.core.fit import check as check_fit
+from etude.core.method import Method
 from etude.core.registry import files, get_method
 from etude.core.slots import Context, GroupReward, Reward, TokenReward
 from etude.experience.groups import Groups
+from etude.learners.token import TokenCritic
+from etude.loops.credit import credited, terms
 from etude.loops.enumerable import EnumerableLoop
+from etude.policies.tabular import SoftmaxTree
 from etude.rewards.outcome import TaskReward
 from etude.tasks import resolve_task
 from etude.tasks.tabular.enumerable import Enumerable
@@ -106,8 +112,72 @@ def test_expected_reward_rises_and_is_what_samples_earn() -> None:
 def test_policies_that_need_more_than_plain_groups_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"^sft: Demonstrations \(experience\) is for tasks of language, and enum"):
         check_fit(get_method("sft"), resolve_task("enumerable"))
-    with pytest.raises(ConfigError, match=r"whose loop has no use for the slot critic\.$"):
-        check_fit(get_method("ppo"), resolve_task("enumerable"))
+    with pytest.raises(ConfigError, match=r"ValueModel \(critic\) is for tasks of language, and enumerable is one of"):
+        check_fit(get_method("tulu-3-rlvr"), resolve_task("enumerable"))
+
+
+# Values
+
+
+def test_what_a_prefix_is_worth_is_the_mean_of_what_is_below_it() -> None:
+    policy = SoftmaxTree(2, 3, 2, ends=True, spread=1.0, seed=4)
+    rewards = torch.rand(2, len(policy.tokens), generator=torch.Generator().manual_seed(0)).double()
+    probs, worth, reached = policy.probs()[0], policy.worth(rewards)[0], policy.reached()[0]
+    for node in range(policy.count):
+        through = ((policy.nodes == node) & policy.mask).any(1)
+        torch.testing.assert_close(reached[:, node], probs[:, through].sum(1))
+        torch.testing.assert_close(worth[:, node], (probs * rewards)[:, through].sum(1) / probs[:, through].sum(1))
+    torch.testing.assert_close(worth[:, 0], (probs * rewards).sum(1))
+
+
+@pytest.mark.parametrize("lam", [1.0, 0.0])
+def test_the_expected_step_of_values_is_towards_what_prefixes_are_worth(lam: float) -> None:
+    """By chance of coming there: with lambda 1 from what they are worth, with 0 from the values one token later."""
+    method = set_values(with_critic(), {"advantages.lam": lam})
+    loop = EnumerableLoop(method, Enumerable(length=2), seeds=[3], steps=1)
+    policy, rewards = loop.policy, loop.rewards
+    with torch.no_grad():
+        policy.logits[0].normal_(generator=torch.Generator().manual_seed(1))
+        policy.values[0].normal_(generator=torch.Generator().manual_seed(2))
+    prompt = torch.arange(policy.prompts).repeat_interleave(len(policy.tokens))
+    response = torch.arange(len(policy.tokens)).repeat(policy.prompts)
+    table = policy.table()
+    now = policy.rows(0, prompt, response, table.detach(), frozenset({"values"}))
+    batch = loop.bandit.batch(prompt, response, now).replace(values=now.values.detach())
+    batch = batch.replace(rewards=batch.rewards.index_put((torch.arange(len(batch)), batch.action_mask.sum(1) - 1),
+                          batch.scores), weights=policy.probs()[0].flatten().detach())  # fmt: skip
+    batch = credited(method, batch)
+    said = policy.rows(0, prompt, response, table, frozenset({"values"}))
+    found = torch.autograd.grad(terms(method, batch, said, policy.length)["value_loss"].total, policy.values)[0]
+    values, reached, worth = policy.values[0].detach(), policy.reached()[0], policy.worth(rewards)[0]
+    if lam == 0:
+        chance = policy.probs()[0].view(policy.prompts, 1, -1)
+        last = policy.nodes[:, -1]
+        worth[:, 0] = (chance[:, 0] * values[:, last]).sum(-1)
+    wanted = reached * (values - worth)
+    torch.testing.assert_close(found / found.norm(), wanted / wanted.norm(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_critics_values_come_near_what_prefixes_are_worth_and_a_run_goes_on(tmp_path: Path) -> None:
+    method = with_critic()
+    loop = EnumerableLoop(method, Enumerable(length=2), seeds=[0, 1], steps=60)
+    for _ in range(30):
+        loop.step()
+    loop.save(tmp_path)
+    other = EnumerableLoop(method, Enumerable(length=2), seeds=[0, 1], steps=60)
+    other.load(tmp_path)
+    ends = [[run.step().members for _ in range(30)][-1] for run in (loop, other)]
+    assert ends[0] == ends[1]
+    assert max(ends[0]["value_error"]) < 0.1 < 0.4 < min(ends[0]["reward"])  # of values that stayed 0 it is over 0.4
+
+
+def with_critic() -> Method:
+    """REINFORCE with a table of values."""
+    return get_method("reinforce").replace(
+        advantages=GAE(gamma=1.0, lam=1.0, standardize=False), critic=TokenCritic(coefficient=1.0, clip=None),
+        experience=Groups(size=16), aggregation="fixed-length",
+    )  # fmt: skip
 
 
 class NotANumber(Reward):

@@ -73,7 +73,7 @@ class TokenMethod(Method):
     worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE, World.ENUMERABLE})
     required: ClassVar[tuple[str, ...]] = ("curriculum", "experience", "objective", "optimizer")
     absent: ClassVar[Mapping[World, tuple[str, ...]]] = {
-        World.ENUMERABLE: ("stages", "roles", "second_look", "critic", "learners", "bound", "renew_after")
+        World.ENUMERABLE: ("stages", "roles", "second_look", "learners", "bound", "renew_after")
     }
     stays: ClassVar[Mapping[str, str]] = {
         "optimizer": "optimizer", "reference": "reference", "learners": "optimizer", "roles": ""

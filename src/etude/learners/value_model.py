@@ -15,6 +15,7 @@ from etude.core.errors import ConfigError
 from etude.core.fields import Positive, WholeNumber
 from etude.core.learners import Learning, OwnCritic
 from etude.core.part import Need
+from etude.core.worlds import World
 from etude.learners.token import value_loss
 from etude.optimizers.adam import AdamW
 from etude.policies.forward import predictive_states
@@ -56,6 +57,7 @@ class ValueModel(OwnCritic):
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset()
+    worlds: ClassVar[frozenset[World]] = frozenset({World.LANGUAGE})  # it begins as a language model
     learning: Learning = Learning(optimizer=AdamW())
     lead: WholeNumber = 0
     clip: Positive | None = None

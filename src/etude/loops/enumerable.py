@@ -26,13 +26,13 @@ from etude.loops.rounds import gathered
 from etude.loops.states import join_tensors, split_tensors
 from etude.optimizers.model import Halves, ModelStepper
 from etude.optimizers.population import Metrics
-from etude.policies.tabular import SoftmaxTree
+from etude.policies.enumerated import covariance, value_error
+from etude.policies.enumerated import exact as exact  # where experiments find it
 from etude.runtime.checkpoints import load_json, load_tensors, save_json, save_tensors
 from etude.tasks.tabular.enumerable import Enumerable
 
 RATE = 0.05
 """The learning rate of tables where none is chosen."""
-KS = (1, 4, 16)
 
 
 class Now(NamedTuple):
@@ -57,12 +57,14 @@ class Lesson(NamedTuple):
     """
 
     batch: TokenBatch
-    table: nn.Parameter
-    found: Tensor
+    tables: Sequence[nn.Parameter]
+    found: Sequence[Tensor]
     of_halves: Halves | None
 
     def gradient(self) -> Metrics:
-        self.table.grad = self.found if bool(self.found.any()) else None
+        if any(bool(found.any()) for found in self.found):
+            for table, found in zip(self.tables, self.found, strict=True):
+                table.grad = found
         return {}
 
     def halves(self) -> Halves | None:
@@ -74,7 +76,7 @@ class EnumerableLoop:
 
     Parts see one member at a time, so their statistics never mix; sampling, log-probabilities, gradients and optimizer
     steps are computed for all members together. A step visits as many prompts as the method takes problems, every
-    prompt if there are no more.
+    prompt if there are no more. Where the method has a critic, every member has a table of values beside its own.
 
     Args:
         method: what to do; bound here once per member.
@@ -95,9 +97,16 @@ class EnumerableLoop:
         self.places = {problem.id: x for x, problem in enumerate(self.bandit.problems)}
         if whole.optimizer.lr is None:
             self.methods = [m.replace(optimizer=m.optimizer.replace(lr=RATE).bind()) for m in self.methods]
-        self.steppers = [ModelStepper(m.optimizer, [t]) for m, t in zip(self.methods, self.policy.logits)]
+        if whole.joint_critic is not None:
+            self.policy.begin_values()
+        self.steppers = [ModelStepper(m.optimizer, self._trained(k)) for k, m in enumerate(self.methods)]
         self.reference = [table.detach().clone() for table in self.policy.logits]
         self.needs_reference = "reference_logp" in method.needs()
+        self.sampled_needs = frozenset({"values"} if self.policy.values else ())
+
+    def _trained(self, member: int) -> list[nn.Parameter]:
+        """The tables that a member's optimizer steps."""
+        return [self.policy.logits[member], *self.policy.values[member : member + 1]]
 
     def step(self) -> StepReport:
         """Groups for every member, and what is learned from them."""
@@ -152,9 +161,10 @@ class EnumerableLoop:
         uniform = uniforms(draw.flatten(), 0, 1).view(draw.shape)
         response = self.policy.respond(now.below[member, prompt], uniform).flatten()
         prompt, group = prompt.repeat_interleave(self.size), group.repeat_interleave(self.size)
-        behaviour = self.policy.rows(member, prompt, response, now.table)
+        behaviour = self.policy.rows(member, prompt, response, now.table, self.sampled_needs)
         held = None if now.held is None else self.policy.rows(member, prompt, response, now.held).logp
-        return self.bandit.batch(prompt, response, behaviour, held, group).replace(draw=draw.flatten())
+        rows = self.bandit.batch(prompt, response, behaviour, held, group)
+        return rows.replace(draw=draw.flatten(), values=behaviour.values)
 
     # Learn
 
@@ -179,10 +189,11 @@ class EnumerableLoop:
                 whole[rows] = row_losses(summands, batch)
             if method.optimizer.halves:
                 halves[k] = self._halves(k, batch)
-        gradients = torch.autograd.grad(torch.stack(losses).sum(), self.policy.logits)
+        tables = [table for k in pieces for table in self._trained(k)]
+        found = iter(torch.autograd.grad(torch.stack(losses).sum(), tables, materialize_grads=True))
         for k, (_, batch) in pieces.items():
-            rate = self.methods[k].optimizer.rate(self.finished, self.steps)
-            self.steppers[k].step(Lesson(batch, self.policy.logits[k], gradients[k], halves.get(k)), rate)
+            rate, own = self.methods[k].optimizer.rate(self.finished, self.steps), self._trained(k)
+            self.steppers[k].step(Lesson(batch, own, [next(found) for _ in own], halves.get(k)), rate)
 
     def _evaluate(self, member: int, batch: TokenBatch, table: Tensor, *slots: str) -> TokenLogProbs:
         """What a member says about its rows now, and all that parts in these slots need."""
@@ -204,7 +215,7 @@ class EnumerableLoop:
             part = batch.rows(rows)
             policy = self._evaluate(member, part, self.policy.table())
             half = loss(self.methods[member], part, policy, self.policy.length)
-            gradients.append(torch.autograd.grad(half, [self.policy.logits[member]]))
+            gradients.append(torch.autograd.grad(half, self._trained(member), materialize_grads=True))
         return gradients[0], gradients[1], len(pieces[0]) / len(batch)
 
     @torch.no_grad()
@@ -220,6 +231,8 @@ class EnumerableLoop:
 
     def _report(self) -> StepReport:
         measures = self.exact() | {"covariance": covariance(self.policy, self.rewards)}
+        if self.policy.values:
+            measures["value_error"] = value_error(self.policy, self.rewards)
         members = {k: v.tolist() for k, v in measures.items()}
         return StepReport({k: sum(v) / len(v) for k, v in members.items()}, [], members)
 
@@ -229,6 +242,7 @@ class EnumerableLoop:
         """Tables, references, optimizers, parts' states."""
         tensors = {f"logits.{k}": t.detach() for k, t in enumerate(self.policy.logits)}
         tensors |= {f"reference.{k}": t for k, t in enumerate(self.reference)}
+        tensors |= {f"values.{k}": t.detach() for k, t in enumerate(self.policy.values)}
         state = {
             "parts": [m.state_dict() for m in self.methods],
             "optimizers": [{str(i): s for i, s in stepper.moments().items()} for stepper in self.steppers],
@@ -246,6 +260,8 @@ class EnumerableLoop:
         for k, (table, reference) in enumerate(zip(self.policy.logits, self.reference)):
             table.data.copy_(tensors[f"logits.{k}"])
             reference.copy_(tensors[f"reference.{k}"])
+        for k, values in enumerate(self.policy.values):
+            values.data.copy_(tensors[f"values.{k}"])
         kept = zip(self.steppers, state["optimizers"], state["bad_steps"], strict=True)
         for stepper, moments, failures in kept:
             stepper.failures = failures
@@ -253,24 +269,3 @@ class EnumerableLoop:
         for method, learned in zip(self.methods, state["parts"], strict=True):
             method.load_state_dict(learned)
         self.finished = state["finished"]
-
-
-@torch.no_grad()
-def exact(policy: SoftmaxTree, rewards: Tensor) -> dict[str, Tensor]:
-    """What is true of each member's policy [P]: expected reward, pass@k and entropy, means over the prompts."""
-    probs = policy.probs()
-    solved = (probs * (rewards >= 1)).sum(-1).clamp(0, 1)
-    measures = {"reward": (probs * rewards).sum(-1).mean(1), "entropy": policy.entropy().mean(1)}
-    return measures | {f"pass@{k}": (1 - (1 - solved) ** k).mean(1) for k in KS}
-
-
-@torch.no_grad()
-def covariance(policy: SoftmaxTree, rewards: Tensor) -> Tensor:
-    """[P] Cov(log pi(y), r(y)) over the responses y, means over the prompts, in nats.
-
-    A natural gradient step of rate eta adds eta (r(y) - E r) to log pi(y), to first order, so entropy changes by -eta
-    times this (arXiv:2505.22617, theorem 2; the covariance with the advantage is that with the reward).
-    """
-    logp, probs = policy.logp(), policy.probs()
-    centred = logp + policy.entropy()[..., None]
-    return (probs * centred * rewards).sum(-1).mean(1)

@@ -25,7 +25,8 @@ class SoftmaxTree:
         ends: whether token 0 ends a response early; otherwise every response has L tokens.
         spread: standard deviation of the first logits; 0 is the uniform policy.
 
-    Attributes: `tokens`, `mask` and `nodes` [Y, L] say what each response is made of and which node says each token.
+    Attributes: `tokens`, `mask` and `nodes` [Y, L] say what each response is made of and which node says each token;
+    `values` has a table [X, N] for each member, what it takes every prefix to be worth, or is empty.
     """
 
     def __init__(
@@ -48,6 +49,12 @@ class SoftmaxTree:
             nn.Parameter(spread * torch.randn(shape, generator=torch.Generator().manual_seed(seed + k)).double())
             for k in range(members)
         ]
+        self.values: list[nn.Parameter] = []
+
+    def begin_values(self) -> None:
+        """Every member takes every prefix to be worth 0."""
+        shape = (self.prompts, self.count)
+        self.values = [nn.Parameter(torch.zeros(shape, dtype=torch.float64)) for _ in self.logits]
 
     @property
     def members(self) -> int:
@@ -77,6 +84,23 @@ class SoftmaxTree:
         return -(logp.exp() * logp).sum(-1)
 
     @torch.no_grad()
+    def reached(self) -> Tensor:
+        """[P, X, N] probability of coming to each node."""
+        return self._below(self.probs())
+
+    @torch.no_grad()
+    def worth(self, rewards: Tensor) -> Tensor:
+        """[P, X, N] expected reward from each node on, nan where none comes; `rewards` [X, Y] of the responses."""
+        probs = self.probs()
+        return self._below(probs * rewards) / self._below(probs)
+
+    def _below(self, of: Tensor) -> Tensor:
+        """[P, X, N] what responses [P, X, Y] have that go through each node, summed up."""
+        passed = torch.where(self.mask, of[..., None], 0.0).flatten(-2)
+        found = of.new_zeros(*of.shape[:-1], self.count)
+        return found.index_add(-1, torch.where(self.mask, self.nodes, 0).flatten(), passed)
+
+    @torch.no_grad()
     def sample(self, uniform: Tensor) -> Tensor:
         """Responses [P, X, n] for uniform random numbers [P, X, n]."""
         return self.respond(self.probs().cumsum(-1), uniform)
@@ -96,6 +120,8 @@ class SoftmaxTree:
         policy = TokenLogProbs(torch.where(mask, logp, 0.0))
         if "entropy" in needs:
             policy.entropy = torch.where(mask, -(logits.exp() * logits).sum(-1), 0.0)
+        if "values" in needs:
+            policy.values = torch.where(mask, self.values[member][prompt[:, None], nodes], 0.0)
         if "logits" in needs:
             policy.logits = self.logits[member][prompt[:, None], nodes] * mask[..., None]
         if "hidden" in needs:

@@ -39,7 +39,7 @@ WORDING = Wording(
 
 def measured(task: Task, options: Options | None = None) -> tuple[list[str], list[str]]:
     """Metrics and splits of an evaluation."""
-    from etude.loops.enumerable import KS
+    from etude.policies.enumerated import KS
 
     return [*(f"pass@{k}" for k in KS), "reward", "entropy"], ["exact"]
 
@@ -134,7 +134,7 @@ def evaluate(
     checkpoint: str, config: Mapping[str, Any], task: Enumerable, options: EvaluationOptions
 ) -> dict[str, dict[str, Interval]]:
     """What is exactly true of the policies in a checkpoint, means over the seeds."""
-    from etude.loops.enumerable import exact
+    from etude.policies.enumerated import exact
 
     policy = restore(checkpoint, config, task)
     return {"exact": _intervals(exact(policy, task.table(len(policy.tokens))))}
