@@ -17,8 +17,11 @@ from etude.core.registry import get_method
 from etude.core.rows import to_batch
 from etude.core.slots import Context
 from etude.core.streams import Stream
+from etude.experience.groups import Groups
+from etude.experience.mixed import GroupsAndScoredAnswers
 from etude.experience.scored import ScoredAnswers
 from etude.loops.language import LanguageLoop
+from etude.rewards.preferences import AgainstOneOther
 from etude.tasks import resolve_task
 from language_toys import Toy, random_policy
 
@@ -124,3 +127,41 @@ def test_offline_data_are_learned_from(behaviour: bool) -> None:
     loop = LanguageLoop(method, task, random_policy(), seed=0, steps=6)
     losses = [loop.step().metrics["loss"] for _ in range(6)]
     assert losses[-1] < 0.7 * losses[0]
+
+
+# Beside the policy's own
+
+
+def test_samples_and_answers_are_in_one_group_and_the_samples_those_of_groups() -> None:
+    problems = Scored().problems("train")[:2]
+    both, alone = (
+        part.collect(problems, Context(Scored(), random_policy(), Stream(0)))
+        for part in (GroupsAndScoredAnswers(size=2, most=4, max_tokens=3), Groups(size=2, max_tokens=3))
+    )
+    assert [e.group for e in both] == [0, 0, 1, 1, 0, 0, 0, 1, 1, 1]
+    assert [e.tokens for e in both[:4]] == [e.tokens for e in alone]
+    assert [e.reward for e in both[4:]] == [0.5, -1.0, 2.0] * 2
+    batch = to_batch(both, 0, 1.0, torch.device("cpu"))
+    assert batch.sampled.tolist() == [True] * 4 + [False] * 6
+    assert len(batch.draw.unique()) == 10
+    drawn = AgainstOneOther().drawn(batch)
+    assert [int(drawn[batch.group == g].sum()) for g in (0, 1)] == [1, 1]
+
+
+def test_who_asks_for_the_behaviour_policy_of_all_rows_is_refused_data_without_it() -> None:
+    mixed = {"experience": "groups-and-scored-answers", "rewards": ("task-reward",)}
+    with pytest.raises(ConfigError, match="BehaviourPolicy needs the log-probabilities"):
+        check(set_values(get_method("rebel"), mixed))
+    check(set_values(get_method("rebel"), {**mixed, "experience.behaviour": True}))
+    with pytest.raises(ConfigError, match="has no two answers with scores"):
+        check(set_values(get_method("copg"), {"experience": "groups-and-scored-answers"}), resolve_task("compose"))
+
+
+@pytest.mark.slow
+def test_own_samples_and_data_are_learned_from_together() -> None:
+    """The better of the data gain on the worse ones, and samples are compared with them: all pairs of six rows."""
+    method: Any = set_values(get_method("copg"), {"experience": "groups-and-scored-answers", "experience.size": 3})
+    method = method.replace(problems=2, optimizer=method.optimizer.replace(lr=2e-2))
+    loop = LanguageLoop(method, Scored(), random_policy(), seed=0, steps=6)
+    found = [loop.step().metrics for _ in range(6)]
+    assert found[-1]["loss"] < 0.7 * found[0]["loss"] and found[0]["written"] == 0.5 and found[0]["rows"] == 12

@@ -16,7 +16,8 @@ Changes IPO in three places:
 It is 0 exactly at pi* ~ ref exp(r / beta), whatever distribution the answers are from, and without importance weights:
 the baseline is an answer of that distribution, not an expectation under pi. On fresh samples the gradient is twice that
 of E[r] - beta KL(pi || ref). With r = 1/4 and -1/4 it is beta / 2 times IPO, and with pi_t for ref and 1 / beta = eta
-it is beta / 2 times REBEL. `--set experience=groups` trains it on the policy's own samples.
+it is beta / 2 times REBEL. `--set experience=groups` trains it on the policy's own samples, and
+`--set experience=groups-and-scored-answers` on both.
 
 The paper has no code; typical values of beta are 0.01 to 0.1 with rewards that were standardised.
 """
