@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -19,7 +18,7 @@ from etude.core.worlds import World
 from etude.learners.token import value_loss
 from etude.optimizers.adam import AdamW
 from etude.policies.forward import predictive_states
-from etude.runtime.checkpoints import newest
+from etude.runtime.checkpoints import newest_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -64,8 +63,7 @@ class ValueModel(OwnCritic):
     model: str = ""
 
     def check(self) -> None:
-        if (runs := Path(self.model) / "checkpoints").is_dir():  # named as it is now: a run may go on
-            object.__setattr__(self, "model", str(newest(runs)[0] / "model"))
+        object.__setattr__(self, "model", newest_model(self.model))  # named as it is now: a run may go on
 
     @property
     def label(self) -> str:

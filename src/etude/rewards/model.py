@@ -16,7 +16,7 @@ from etude.core.rows import last_action, to_batch
 from etude.core.slots import Context, Reward
 from etude.policies.showing import TEXT
 from etude.policies.written import written
-from etude.runtime.checkpoints import newest
+from etude.runtime.checkpoints import newest_model
 
 if TYPE_CHECKING:
     from etude.core.method import Method
@@ -40,8 +40,7 @@ class SavedScorer(Part, abstract=True):
     model: str = ""
 
     def check(self) -> None:
-        if (runs := Path(self.model) / "checkpoints").is_dir():  # named as it is now: a run may go on
-            object.__setattr__(self, "model", str(newest(runs)[0] / "model"))
+        object.__setattr__(self, "model", newest_model(self.model))  # named as it is now: a run may go on
 
     def objection(self, method: Method) -> str | None:
         if self.model:

@@ -14,7 +14,7 @@ from etude.core.draws import Draw
 from etude.core.errors import ConfigError
 from etude.policies.language import LanguagePolicy
 from etude.policies.sampling import Sampling
-from etude.runtime.checkpoints import newest
+from etude.runtime.checkpoints import newest_model
 
 KEPT = 10_000
 """Questions whose answers are remembered."""
@@ -28,8 +28,7 @@ def named_now(model: str) -> str:
     folder = Path(model)
     if not model or not folder.is_dir():
         return model
-    runs = folder / "checkpoints"
-    return str((newest(runs)[0] / "model" if runs.is_dir() else folder).resolve())
+    return str(Path(newest_model(model)).resolve())
 
 
 @lru_cache(maxsize=4)
