@@ -62,8 +62,8 @@ cgpo = reinforce.replace(
     objective=WholeAnswerGradient(),
     reference=Frozen(),
     claim=Claim(
-        statement="Where a weak reward model pays for what is said again, PPO ends with more answers that a judge of "
-        "repeats refuses than CGPO, to which that judge is a constraint.",
+        statement="Where a weak reward model pays for what is said again, PPO says more answers over its steps that a "
+        "judge of repeats refuses than CGPO, to which that judge is a constraint.",
         bed="preference/digest-weak",
         baseline="ppo-rlhf",
         changes={
@@ -77,7 +77,8 @@ cgpo = reinforce.replace(
             **{f"rewards.judge-reward.{path}": value for path, value in JUDGED.items()},
         },
         measures=(
-            Measure(name="last:judge/no-repeats/accepted", smallest=5.0, bounds=(0.0, 128.0)),
+            Measure(name="mean:judge/no-repeats/accepted", smallest=2.5, bounds=(0.0, 128.0)),
+            Measure(name="last:judge/no-repeats/accepted", role="mechanism", smallest=5.0, bounds=(0.0, 128.0)),
             Measure(name="last:reward/reward-model", role="mechanism", smallest=0.1, bounds=(None, None)),
             Measure(name="end", role="mechanism", smallest=0.5),
         ),
