@@ -270,7 +270,7 @@ SETTINGS: dict[str, Settings] = {
         "runs": ("appraise", "train"), "runs.0.problems": 4000, "runs.0.validation": 400, "runs.0.passes": 10,
         "runs.0.heads": 8, "runs.0.dropout": 0.1, "runs.0.lr": 3e-3, "runs.0.temperature": 1.0,
         "runs.1.method": "a-lol-offline", "runs.1.task": "{appraised}", "runs.1.steps": 150,
-        "runs.1.begins": "start", "repeat": 1,
+        "runs.1.begins": "previous", "repeat": 1,
     },
     "a-lol-offline": {
         **ONCE, "problems": 64, "curriculum": "priority-draws", "curriculum.by": "advantage",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -66,6 +67,16 @@ class Problem:
     answer: Any = None
     level: str = ""
     info: Mapping[str, Any] = field(default_factory=dict)
+
+
+def occurrences(problems: Sequence[Problem]) -> list[int]:
+    """How often each problem stood in the list before."""
+    seen: Counter[str] = Counter()
+    numbers = []
+    for problem in problems:
+        numbers.append(seen[problem.id])
+        seen[problem.id] += 1
+    return numbers
 
 
 @dataclass

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, cast
 
-from etude.core.episodes import Episode, Problem, Segment, StopReason
+from etude.core.episodes import Episode, Problem, Segment, StopReason, occurrences
 from etude.core.errors import DataError
 from etude.core.slots import Context, TokenExperience
 from etude.core.streams import Stream
 from etude.core.task import LanguageTask, Task, spoken
 from etude.experience.looks import as_seen
-from etude.experience.rollout import occurrences
 from etude.experience.texts import Texts
 from etude.experience.views import FullHistory, View, unused
 from etude.policies.showing import shown

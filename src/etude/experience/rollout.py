@@ -7,13 +7,12 @@ environment answers is encoded once and never decoded back.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from etude.core.draws import Draw
-from etude.core.episodes import FIRST, Episode, Problem, Segment, StopReason
+from etude.core.episodes import FIRST, Episode, Problem, Segment, StopReason, occurrences
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.play import Play
@@ -75,16 +74,6 @@ def fresh(problems: Sequence[Problem], size: int | Sequence[int], stream: Stream
         draw = stream.draw("problem", problem.id, number)
         starts += [Start(problem, group, draw.child(sample)) for sample in range(count)]
     return starts
-
-
-def occurrences(problems: Sequence[Problem]) -> list[int]:
-    """How often each problem stood in the list before."""
-    seen: Counter[str] = Counter()
-    numbers = []
-    for problem in problems:
-        numbers.append(seen[problem.id])
-        seen[problem.id] += 1
-    return numbers
 
 
 def first_tokens(segment: Segment, count: int, policy: LanguagePolicy) -> Segment:

@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, TypeGuard
 
-from etude.core.episodes import Episode, Problem, Segment, StopReason
+from etude.core.episodes import Episode, Problem, Segment, StopReason, occurrences
 from etude.core.errors import DataError
 from etude.core.fields import Ge
 from etude.core.slots import Context, TokenExperience
 from etude.core.task import SingleTurn, Task
-from etude.experience.rollout import occurrences
 from etude.policies.showing import shown
 from etude.policies.written import written
 

@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.complete import complete_token
 from etude.core.draws import bits, uniforms
-from etude.core.episodes import FIRST
+from etude.core.episodes import FIRST, occurrences
 from etude.core.loop import StepReport
 from etude.core.method import Method
 from etude.core.rows import split_groups, split_rows
 from etude.core.slots import Context
 from etude.core.streams import Stream
 from etude.experience.groups import Groups
-from etude.experience.rollout import occurrences
 from etude.loops.bandit import Bandit
 from etude.loops.credit import Rows, credited, loss, row_losses, scored, terms, total
 from etude.loops.rounds import gathered

@@ -14,9 +14,9 @@ from itertools import groupby
 from typing import Any
 
 from etude.core.draws import Draw
-from etude.core.episodes import Episode, Problem, Segment, StopReason
+from etude.core.episodes import Episode, Problem, Segment, StopReason, occurrences
 from etude.core.slots import Context
-from etude.experience.rollout import Start, occurrences, rollout
+from etude.experience.rollout import Start, rollout
 from etude.experience.seats import blank
 from etude.policies.chat import opening
 from etude.policies.sampling import Completion, Sampling, truncate

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from etude.core.batches import TokenBatch
 from etude.core.draws import Draw, uniforms
-from etude.core.episodes import Problem, Segment
+from etude.core.episodes import Problem, Segment, occurrences
 from etude.core.errors import ConfigError, RewardError
 from etude.core.fields import Count, NonNegative, Probability
 from etude.core.slots import Context, GroupReward
 from etude.core.task import spoken
 from etude.core.worlds import World
-from etude.experience.rollout import occurrences
 from etude.policies.texts.models import read_once
 from etude.rewards.judged import BAD_AFTER, View, WholeCompletion
 from etude.rewards.judges import Case, Duel, Judge, Opinion, prompt_of

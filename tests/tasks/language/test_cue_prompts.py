@@ -126,7 +126,7 @@ def test_no_more_is_remembered_than_said(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_run_is_named_by_its_newest_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = tmp_path / "run" / "checkpoints" / "step-3"
     (kept / "model").mkdir(parents=True)
-    monkeypatch.setattr("etude.policies.texts.black_box.newest", lambda runs: (runs / "step-3", 3))
+    monkeypatch.setattr("etude.runtime.checkpoints.newest", lambda runs: (runs / "step-3", 3))
     monkeypatch.chdir(tmp_path)
     assert CuePrompts(reader="run").reader == str(kept / "model") == named_now(str(kept / "model"))
     assert named_now("run/checkpoints/step-3/model") == str(kept / "model") and named_now("") == ""

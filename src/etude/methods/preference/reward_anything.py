@@ -38,14 +38,13 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from etude.core.claims import Claim, Measure
-from etude.core.episodes import Episode, Problem
+from etude.core.episodes import Episode, Problem, occurrences
 from etude.core.errors import DataError
 from etude.core.fields import NonNegative, Probability
 from etude.core.slots import Context, Reward
 from etude.core.task import Task
 from etude.core.worlds import World
 from etude.experience.groups import Groups
-from etude.experience.rollout import occurrences
 from etude.methods.rlvr.grpo import grpo
 from etude.rewards.lists import drawn_order
 from etude.rewards.verdicts import candidates_of, formed, listed, listwise_accuracy, verdict_of

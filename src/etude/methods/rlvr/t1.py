@@ -32,7 +32,7 @@ from torch import Tensor
 from etude.advantages.group import equal_groups
 from etude.core.batches import TokenBatch, TokenLogProbs
 from etude.core.claims import Claim, Measure
-from etude.core.episodes import Episode, Problem
+from etude.core.episodes import Episode, Problem, occurrences
 from etude.core.fields import NonNegative, Probability
 from etude.core.part import Need
 from etude.core.slots import Context, Filter, GroupReward, TokenRegularizer
@@ -40,7 +40,6 @@ from etude.core.streams import Stream
 from etude.core.task import SingleTurn
 from etude.experience.data import Demonstrations
 from etude.experience.groups import Groups
-from etude.experience.rollout import occurrences
 from etude.methods.rlvr.rloo import rloo
 from etude.policies.logprobs import token_logprobs
 from etude.policies.showing import shown as as_shown
