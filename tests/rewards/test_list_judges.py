@@ -103,7 +103,9 @@ def test_the_better_one_wins_in_both_orders_and_one_alone_has_its_score(asked: l
     judge = ListwiseJudge(model="RUN").bind()
     said = judge.compare([Duel(ASKED, "4", "2"), Duel(ASKED, "2", "4"), Duel(ASKED, "3", "3")], run())
     assert [o and o.chance for o in said] == [1.0, 0.0, 0.5]
-    assert judge.score([Case("how much?", "2", ("4",))], run()) == [0.25]
+    context = run()
+    assert judge.score([Case("how much?", "2", ("4",))], context) == [0.25]
+    assert context.policy.work["judge/listwise-judge/asked"] == 1
 
 
 @pytest.mark.parametrize("scores", [[1], [1, "good"], [1, 6], [0.5, 2], [1, None]])

@@ -82,26 +82,30 @@ class ListwiseJudge(Judge):
 
     def compare(self, duels: Sequence[Duel], context: Context) -> list[Opinion | None]:
         both = [(prompt_of(d.problem), pair) for d in duels for pair in ([d.first, d.second], [d.second, d.first])]
-        said = self._judged(both, context)
+        said = self._counted(both, context)
         return [None if a is None or b is None else Opinion(_ahead(*a), 1 - _ahead(*b))
                 for a, b in zip(said[::2], said[1::2])]  # fmt: skip
 
     def rank(self, lists: Sequence[tuple[Problem, Sequence[str]]], context: Context) -> list[list[float] | None]:
         numbers = occurrences([problem for problem, _ in lists])
         orders = [drawn_order(p, n, len(said), context) for (p, said), n in zip(lists, numbers)]
-        found = self._judged([(prompt_of(p), [said[i] for i in o]) for (p, said), o in zip(lists, orders)], context)
+        found = self._counted([(prompt_of(p), [said[i] for i in o]) for (p, said), o in zip(lists, orders)], context)
         return [None if own is None else [own[o.index(i)] for i in range(len(o))] for own, o in zip(found, orders)]
 
     def _judged(self, lists: Sequence[Answers], context: Context) -> list[list[float] | None]:
-        """What each answer of each list is worth, in [0, 1]; lists and failures are counted in the step's metrics."""
-        said = [None if text is None else self._read(text, len(own)) for text, (_, own) in
-                zip(self._verdicts([self.shown(one) for one in lists], context), lists)]  # fmt: skip
+        """What each answer of each list is worth, in [0, 1]."""
+        said = self._verdicts([self.shown(one) for one in lists], context)
+        return [None if text is None else self._read(text, len(own)) for text, (_, own) in zip(said, lists)]
+
+    def _counted(self, lists: Sequence[Answers], context: Context) -> list[list[float] | None]:
+        """The same, lists and failures counted in the step's metrics; `score` counts its cases itself."""
+        said = self._judged(lists, context)
         if (work := getattr(context.policy, "work", None)) is not None:
             work.update({f"judge/{self.name}/asked": len(lists), f"judge/{self.name}/failed": said.count(None)})
         return said
 
     def _verdicts(self, texts: Sequence[str], context: Context) -> list[str | None]:
-        """What the model writes to each text; None where there is no room for it."""
+        """What the model writes to each text, as far as its context goes; None where there is no room at all."""
         from etude.policies.chat import opening
         from etude.policies.sampling import Sampling
 
@@ -109,7 +113,7 @@ class ListwiseJudge(Judge):
         talks = bool(model.tokenizer.chat_template)
         heads = [[spoken({"role": "user", "content": t}) if talks else Segment("user", t)] for t in texts]
         asked = [[token for part in opening(head, model) for token in part] for head in heads]
-        able = [i for i, tokens in enumerate(asked) if len(tokens) + self.max_tokens <= model.context]
+        able = [i for i, tokens in enumerate(asked) if len(tokens) < model.context]
         greedy = Sampling(temperature=0.0, max_tokens=self.max_tokens)
         said = model.generate([asked[i] for i in able], greedy, [Draw.at(0, texts[i]) for i in able])
         found = {i: model.decode(completion.tokens) for i, completion in zip(able, said)}
