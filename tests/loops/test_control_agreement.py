@@ -13,7 +13,7 @@ from torch import Tensor
 from etude.core.errors import InvariantError
 from etude.core.population import Member
 from etude.core.registry import get_method
-from etude.loops.agreement import FLOOR, Noise
+from etude.loops.noise import FLOOR, Noise
 from etude.loops.on_policy import OnPolicyLoop
 from etude.optimizers.adam import AdamW
 from etude.policies.control.networks import MLP

@@ -24,7 +24,7 @@ from etude.core.task import SingleTurn
 from etude.experience.groups import Groups
 from etude.filters.informative import InformativeGroups
 from etude.learners.token import TokenCritic
-from etude.loops.agreement import Noise
+from etude.loops.noise import Noise
 from etude.loops.update import Tally, Updater
 from etude.methods.foundation.reinforce import reinforce
 from etude.methods.rlvr.grpo import grpo

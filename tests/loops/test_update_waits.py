@@ -11,7 +11,8 @@ from etude.core.complete import complete_token
 from etude.core.rows import to_batch
 from etude.core.streams import Stream
 from etude.experience.groups import Groups
-from etude.loops.agreement import Noise, gap_sums
+from etude.loops.agreement import gap_sums
+from etude.loops.noise import Noise
 from etude.loops.tally import Tally
 from etude.loops.update import Updater
 from etude.methods.rlvr.grpo import grpo

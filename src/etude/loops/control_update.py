@@ -17,9 +17,9 @@ from etude.core.part import Need
 from etude.core.population import FlatParameters, Number, Numbers, PerMember, Population
 from etude.core.step_slots import LEAST, StepRegularizer
 from etude.core.transitions import ActionLogProbs, Transitions, per_step
-from etude.loops.agreement import Noise
 from etude.loops.halting import Halting
 from etude.loops.learning import Learners
+from etude.loops.noise import Noise
 from etude.policies.control.actor import Actor
 from etude.policies.control.memory import Past
 from etude.policies.fingerprint import fingerprint

@@ -15,7 +15,7 @@ from etude.core.errors import EtudeError, InvariantError
 from etude.core.rows import split_groups
 from etude.core.stages import OWN
 from etude.core.streams import Stream
-from etude.loops.agreement import Noise, comparable, compare, gap_sums, of_version, probed
+from etude.loops.agreement import comparable, compare, gap_sums, of_version, probed
 from etude.loops.language_report import divergences
 from etude.loops.lessons import Lesson, Minibatch, Piece
 from etude.loops.lockstep import in_step, pass_along
@@ -31,6 +31,7 @@ from etude.loops.losses import (
     with_shares,
 )
 from etude.loops.movement import LEAST, still
+from etude.loops.noise import Noise
 from etude.loops.tally import Tally, on_host
 from etude.loops.together import add_gradients, check_alike, from_first, listed, spread, tallied
 from etude.loops.token_learning import TokenLearners

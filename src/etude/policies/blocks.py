@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
 from transformers.cache_utils import Cache, DynamicLayer
 
 if TYPE_CHECKING:
@@ -182,12 +181,12 @@ class _Nothing(DynamicLayer):
 @contextmanager
 def attending_to_blocks(config: PreTrainedConfig) -> Iterator[None]:
     """Have a model attend through `block_attention`."""
+    from transformers import AttentionInterface  # here, as in forward.py
+
     usual = config._attn_implementation
+    AttentionInterface.register(BLOCK_ATTENTION, block_attention)
     config._attn_implementation = BLOCK_ATTENTION
     try:
         yield
     finally:
         config._attn_implementation = usual
-
-
-AttentionInterface.register(BLOCK_ATTENTION, block_attention)

@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 from etude.core.batches import TokenBatch
 from etude.core.micro_batches import Rows
@@ -63,6 +60,8 @@ def float32_attention(
     On a CPU the backward pass of torch's bfloat16 kernel takes two to four times as long as that of its float32 kernel;
     forward it saves less than that costs.
     """
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
     if not torch.is_autocast_enabled(query.device.type):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     dtype = torch.promote_types(value.dtype, torch.float32)
@@ -74,8 +73,9 @@ def float32_attention(
 def attend_in_float32(causal: PreTrainedModel, backbone: Backbone) -> None:
     """Have a model of a known class attend through `float32_attention`; its configuration is saved as before."""
     if type(backbone).__name__ in KNOWN and backbone.config._attn_implementation == "sdpa":
+        from transformers import AttentionInterface, AttentionMaskInterface  # seconds, which who has no model is spared
+        from transformers.masking_utils import sdpa_mask
+
+        AttentionInterface.register(FLOAT32_ATTENTION, float32_attention)
+        AttentionMaskInterface.register(FLOAT32_ATTENTION, sdpa_mask)
         causal.set_attn_implementation(FLOAT32_ATTENTION)
-
-
-AttentionInterface.register(FLOAT32_ATTENTION, float32_attention)
-AttentionMaskInterface.register(FLOAT32_ATTENTION, sdpa_mask)

@@ -66,7 +66,7 @@ def agreeing(text: str, policy: LanguagePolicy) -> RemoteEngine:
 
     Raises: ConfigError where the log-probabilities of what it samples differ by more than rounding.
     """
-    from etude.loops.agreement import CEILING
+    from etude.loops.noise import CEILING
     from etude.policies import snapshots
 
     engine = connect(text)

@@ -26,6 +26,13 @@ from etude.runtime.looks import Look
 if TYPE_CHECKING:
     from etude.evaluation.intervals import Interval
 
+OF_LANGUAGE = frozenset({
+    "model", "micro_tokens", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "evaluate_samples",
+    "evaluate_split", "evaluate_temperature", "evaluate_judge", "on", "bound", "engine", "ranks", "shard",
+})  # fmt: skip
+"""Options of a run that language reads. They are here because reports of other worlds leave them out, and language
+itself takes seconds to import."""
+
 
 class Measured(NamedTuple):
     """What an evaluation in a run came to.

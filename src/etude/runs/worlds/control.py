@@ -16,7 +16,7 @@ from etude.core.worlds import World
 from etude.evaluation.report import Wording
 from etude.runs.playing import LATEST, Plays
 from etude.runs.training import Options, Result
-from etude.runs.worlds import EvaluationOptions, Measured, language, parent
+from etude.runs.worlds import OF_LANGUAGE, EvaluationOptions, Measured, parent
 from etude.runs.worlds.members import SEEDS, members
 from etude.runs.worlds.returns import intervals, played, plays_of
 from etude.runtime.looks import Look
@@ -39,7 +39,7 @@ WORDING = Wording(
     scores="Returns with 95% intervals, of several members their interquartile means",
     leading=("return", "logged", "fqe", "weighted-importance-sampling", "doubly-robust"),
     digits=1,
-    unread=tuple(sorted(language.READS)),
+    unread=tuple(sorted(OF_LANGUAGE)),
 )
 EVALUATED = None
 """As many episodes as a tenth of the training has room for (`runs/playing.py`)."""

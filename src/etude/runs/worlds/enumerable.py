@@ -11,7 +11,7 @@ from etude.core.method import Method
 from etude.core.task import Task
 from etude.evaluation.report import Wording
 from etude.runs.training import Options, Result
-from etude.runs.worlds import EvaluationOptions, Measured, language
+from etude.runs.worlds import OF_LANGUAGE, EvaluationOptions, Measured
 from etude.runtime.looks import Look
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ WORDING = Wording(
     scores="Exact expectations, means over the seeds, with 95% intervals",
     leading=("pass@",),
     also=("entropy",),
-    unread=tuple(sorted({"population", *language.READS})),
+    unread=tuple(sorted({"population", *OF_LANGUAGE})),
 )
 
 
@@ -159,9 +159,13 @@ def export(checkpoint: str, config: Mapping[str, Any], out: Path, member: int, m
 
 def preview(task: Task, split: str | None, count: int) -> Iterable[str]:
     """Splits, fields and a few prompts."""
+    from etude.runs.worlds import language
+
     return language.preview(task, split, count)
 
 
 def suggestions(done: Result, method: str, config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """A comparison."""
+    from etude.runs.worlds import language
+
     return language.comparison(done, method, config, SEEDS)

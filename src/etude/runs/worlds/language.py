@@ -19,7 +19,7 @@ from etude.evaluation.report import Wording
 from etude.rewards.several import only_python
 from etude.runs import ranks, samplers
 from etude.runs.training import Options, Result
-from etude.runs.worlds import EvaluationOptions, Measured, parent
+from etude.runs.worlds import OF_LANGUAGE, EvaluationOptions, Measured, parent
 from etude.runs.worlds.evaluated import evaluated
 from etude.runs.worlds.seats import tilting_of
 from etude.runtime.looks import Look
@@ -36,10 +36,7 @@ SMALL = 20_000_000
 KS = (1, 8)
 SEEDS, STEPS, COMPARED_STEPS = 3, 150, 100
 EVALUATED = 100
-READS = frozenset({
-    "model", "micro_tokens", "adapter", "device", "dtype", "autocast", "gradient_checkpointing", "evaluate_samples",
-    "evaluate_split", "evaluate_temperature", "evaluate_judge", "on", "bound", "engine", "ranks", "shard",
-})  # fmt: skip
+READS = OF_LANGUAGE
 EVALUATION_READS = frozenset({
     "k", "problems", "samples", "split", "seed", "reward", "search", "axes", "judge", "judgements", "credit",
     "temperature", "top_p", "max_tokens", "view", "released",
