@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -68,10 +69,10 @@ def make(
     if quiet:
         print(made.folder)
     else:
-        _show(made)
+        show(made)
 
 
-def _show(made: MadeData) -> None:
+def show(made: MadeData) -> None:
     """The levels, and what to type next."""
     from rich.console import Console
     from rich.table import Table
@@ -87,9 +88,16 @@ def _show(made: MadeData) -> None:
     if made.returns:
         low, high = made.returns["chance"], made.returns["expert"]
         console.print(f"Score 0 is chance's return, {low:.4g}, and 100 that of the expert of this recipe, {high:.4g}.")
-    level, facts = next(iter(made.levels.items()))
-    allow = f" --set task.allow={','.join(facts['allow'])}" if facts["allow"] else ""
+    level = _instructive(made.levels)
+    allowed = made.levels[level]["allow"]
+    allow = f" --set task.allow={','.join(allowed)}" if allowed else ""
     console.print("\nWhat to try next:")
     method = "bc-discrete" if made.discrete else "iql"
     line = f"  etude train {method} --task {made.task} --data {made.folder / level}{allow}"
     console.print(line, style="bold", markup=False, soft_wrap=True)
+
+
+def _instructive(levels: Mapping[str, Mapping[str, Any]]) -> str:
+    """The level to learn from first: one without faults to be allowed, and where there is more than imitation in it."""
+    whole = [level for level, facts in levels.items() if not facts["allow"]] or [*levels]
+    return next((level for level in ("mixed", "medium-expert", "replay", "medium") if level in whole), whole[0])
