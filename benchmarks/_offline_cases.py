@@ -1,4 +1,5 @@
-"""Offline methods in the benchmark of speed, in terms of both libraries, and the logs that both read; needs neither."""
+"""Offline methods in the benchmarks of speed and of returns, in terms of both libraries, and logs that both read; needs
+neither."""
 
 from __future__ import annotations
 
@@ -36,6 +37,20 @@ class Fitted:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Returned:
+    """What both libraries train, to compare returns; everything else is 256-256 and batches of 256.
+
+    Args:
+        seeds: runs of each library.
+    """
+
+    method: str
+    updates: int
+    seeds: int
+
+
+RETURNS = {r.method: r for r in (Returned("td3-bc", 50_000, 5), Returned("iql", 50_000, 5), Returned("cql", 5_000, 3))}
 SPEED = {
     c.name: c
     for c in (
