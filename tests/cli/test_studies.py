@@ -16,6 +16,7 @@ from scipy import stats
 
 from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.registry import get_method
+from etude.runs import studies as runs_studies
 from etude.runs.beds import CONFIRMING, load_bed
 from etude.runs.measuring import by_level
 from etude.runs.studies import load_study, studies
@@ -250,6 +251,19 @@ def test_a_study_is_run_by_one_command_and_goes_on(cli: Cli, written: Path) -> N
     first, shown = answer.out.splitlines()[1], cli("studies", "show", written).out
     assert first in shown and "+" in shown
     assert {line["setting"] for line in JsonLines.read(lines)} == {"published"}
+
+
+def test_a_start_is_measured_by_what_its_bed_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where answers are scored and never right, pass@k of 0 says nothing."""
+    study = load_study("rl-llm-technical-survey")
+    bed = study.bed(study.beds[0])
+    found = {"pass@1": 0.0, "pass@16": 0.0, "reward": 1.5}
+    scores = {bed.split: {name: SimpleNamespace(value=value) for name, value in found.items()}}
+    monkeypatch.setattr("etude.runs.evaluate.evaluate", lambda *_, **__: scores)
+    monkeypatch.setattr(runs_studies, "start_of", lambda *_: "")
+    assert bed.metric == "reward" and runs_studies.start_scores(study, bed, Path()) == {"reward": 1.5}
+    solved = runs_studies.start_scores(study, replace(bed, metric="pass@1"), Path())
+    assert solved == {"pass@1": 0.0, "pass@16": 0.0}
 
 
 @pytest.mark.slow

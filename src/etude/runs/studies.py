@@ -213,7 +213,7 @@ def run_study(
     for name in study.beds:
         bed = study.bed(name)
         lines = compete(bed, study.arms(), study.kept_in(bed), seeds=count, k=study.k, root=root, workers=workers)
-        starts[name] = _start(study, bed, root)
+        starts[name] = start_scores(study, bed, root)
         rows += table(study, name, lines)
     found = {"study": study.id, "k": study.k, "starts": starts, "rows": rows}
     study.path.parent.mkdir(parents=True, exist_ok=True)
@@ -228,8 +228,11 @@ def recorded(study: Study) -> dict[str, Any] | None:
     return None if found is None else dict(json.loads(found.read_text(encoding="utf-8")))
 
 
-def _start(study: Study, bed: Bed, root: Path) -> dict[str, float]:
-    """pass@1 and pass@k of a bed's start, by the unbiased estimate; nothing where a problem has no samples."""
+def start_scores(study: Study, bed: Bed, root: Path) -> dict[str, float]:
+    """How good a bed's start is: its metric, or pass@1 and pass@k, by the unbiased estimate, where that is it.
+
+    Nothing where a problem has no samples.
+    """
     from etude.core.task import LanguageTask
     from etude.runs.evaluate import evaluate
 
@@ -238,5 +241,5 @@ def _start(study: Study, bed: Bed, root: Path) -> dict[str, float]:
     found = evaluate(
         start_of(bed, root), bed.goal, k=(1, study.k), problems=bed.test.problems, samples=study.k, split=bed.split
     )  # fmt: skip
-    scores = found[bed.split]
-    return {f"pass@{k}": round(scores[f"pass@{k}"].value, 4) for k in (1, study.k)}
+    names = [f"pass@{k}" for k in (1, study.k)] if bed.metric.startswith("pass@") else [bed.metric]
+    return {name: round(found[bed.split][name].value, 4) for name in names}
