@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from etude.core.episodes import Problem
 from etude.core.slots import Context
 from etude.core.streams import Stream
+from etude.evaluation.reward_models import pair_accuracy
 from etude.experience.groups import Groups
 from etude.experience.scored import ANSWERS, SCORES, answered
 from etude.methods.preference.a_lol import PromptValue, fit, states_of
@@ -57,12 +58,26 @@ def judge(task: Digest, start: str, scorer: str, seed: int) -> dict[str, Any]:
     pool = task.problems("train")
     problems = [pool[i] for i in range(len(pool))]
     context = Context(task, policy, Stream(seed).split("judge"), max_tokens=task.max_tokens)
-    rows = [answered(p, text, 0.0, g, context) for g, p in enumerate(problems) for text in p.info[ANSWERS]]
-    scores = iter(values(by, rows))
     return {
-        "scores": [[next(scores) for _ in p.info[ANSWERS]] for p in problems],
+        "scores": _scores(problems, by, context),
         "values": _worth(problems, task, policy, by, context, seed),
     }
+
+
+def rightly_ordered(start: str, scorer: str, problems: int, seed: int) -> float:
+    """Of pairs of the writer's answers to test prompts, the share that the reward model has in the order of gold."""
+    task = Digest()
+    policy, by = (LanguagePolicy.load(folder, device="cpu") for folder in (start, scorer))
+    context = Context(task, policy, Stream(seed).split("judge"), max_tokens=task.max_tokens)
+    chosen = task.problems("test")[:problems]
+    return pair_accuracy(_scores(chosen, by, context), [p.info[SCORES] for p in chosen])
+
+
+def _scores(problems: Sequence[Problem], by: LanguagePolicy, context: Context) -> list[list[float]]:
+    """The reward model's score of each answer that problems come with."""
+    rows = [answered(p, text, 0.0, g, context) for g, p in enumerate(problems) for text in p.info[ANSWERS]]
+    scores = iter(values(by, rows))
+    return [[next(scores) for _ in p.info[ANSWERS]] for p in problems]
 
 
 def _worth(

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from _judged_digest import JudgedDigest, judge
+from _judged_digest import JudgedDigest, judge, rightly_ordered
 
 from etude.evaluation.frontiers import Frontier, matched
 from etude.evaluation.intervals import Band, Interval
@@ -164,6 +164,12 @@ def measured(data: str, jobs: Sequence[Sequence[Job]]) -> list[dict[str, Any]]:
     return [{"kl": rounded(f.kl), "gold": rounded(f.score), "start": round(f.start, 4)} for f in found]
 
 
+def accuracy(data: str) -> float:
+    """How often the reward model of these pairs orders two of the first writer's answers to unseen prompts rightly."""
+    bed = bed_of(data)
+    return round(rightly_ordered(model_of(bed, "start"), model_of(bed, "proxy"), PROBLEMS, TUNING), 3)
+
+
 def rounded(values: Sequence[float]) -> list[float]:
     """To four places."""
     return [round(float(x), 4) for x in values]
@@ -194,11 +200,27 @@ def columns(found: Sequence[Frontier], beside: Sequence[Frontier] | None) -> Ite
 
 def table(ways: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """One quality of data as Markdown, the highest of each column in bold."""
+    cells = cells_of(ways)
+    return markdown([*(f"at {kl:g}" for kl in LEVELS), "best", f"beside {next(iter(ways))}"], cells)
+
+
+def across(data: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]], column: int) -> str:
+    """One column of every quality's table side by side: -2 the best, -1 the height beside the first way."""
+    each = [cells_of(ways) for ways in data.values()]
+    return markdown([*data], {name: [cells[name][column] for cells in each] for name in each[0]})
+
+
+def cells_of(ways: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Interval | None]]:
+    """`columns` of each way, beside the first."""
     found = {name: read(ends) for name, ends in ways.items()}
     first = next(iter(found))
-    cells = {name: list(columns(f, None if name == first else found[first])) for name, f in found.items()}
+    return {name: list(columns(f, None if name == first else found[first])) for name, f in found.items()}
+
+
+def markdown(heads: Sequence[str], cells: Mapping[str, Sequence[Interval | None]]) -> str:
+    """Ways with what they learn from, and their cells."""
     tops = [max((c.value for c in column if c is not None), default=None) for column in zip(*cells.values())]
-    head = ["way", "learns from", *(f"at {kl:g}" for kl in LEVELS), "best", f"beside {first}"]
+    head = ["way", "learns from", *heads]
     lines = [head, ["---"] * len(head)]
     for way in WAYS:
         if way.name in cells:
@@ -245,7 +267,7 @@ def trained(ways: Sequence[Way], data: Sequence[str], seeds: int, workers: int |
             if len(ways) == len(WAYS):
                 about = {"seeds": seeds, "processor": here["processor"], "commit": here["commit"], "rates": tuned}
                 known = known_record()
-                known[quality] = {**about, "ways": found[quality]}
+                known[quality] = {**about, "pair_accuracy": accuracy(quality), "ways": found[quality]}
                 RECORD.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
     return found
 
@@ -266,7 +288,7 @@ def main() -> None:
     for quality, found in known.items():
         print(f"\n{quality}\n\n{table(found)}")
     if asked.page:
-        print(f"\n{draw(known)}")
+        print(f"\nbest\n\n{across(known, -2)}\n\nbeside the first\n\n{across(known, -1)}\n\n{draw(known)}")
 
 
 if __name__ == "__main__":

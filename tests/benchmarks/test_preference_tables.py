@@ -36,6 +36,18 @@ def test_gold_is_compared_where_all_seeds_have_been_and_beside_the_first_way() -
     assert lines["RLOO"][-1].startswith("-0.05 (")  # up to 0.4 it earns 3/4 of x, where DPO earns x
 
 
+def test_qualities_stand_side_by_side() -> None:
+    text = losses.across(
+        {"few": {"DPO": ends(2.0), "IPO": ends(4.0)}, "many": {"DPO": ends(3.0), "IPO": ends(1.0)}}, -2
+    )
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines()]
+    assert rows[0] == ["way", "learns from", "few", "many"]
+    assert [[cell.strip("*").split(" ")[0] for cell in row[2:]] for row in rows[2:]] == [
+        ["2.00", "3.00"],
+        ["4.00", "1.00"],
+    ]
+
+
 def test_a_fall_is_from_the_best_look_of_all_seeds() -> None:
     gold = np.array([[1.0, 3.0, 2.0], [1.0, 3.2, 2.0], [1.0, 3.1, 2.0]])
     found = hacking.Found(np.array([0.0, 10.0, 20.0]), gold, gold * 2, np.array([1.0, 2.0, 3.0]))
