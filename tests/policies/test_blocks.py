@@ -98,13 +98,10 @@ def test_other_attention_falls_back_to_copies(change: str, monkeypatch: pytest.M
             given = {"attention_mask": mask, **options, **option}
             return inner(module, q, k, v, given.pop("attention_mask"), **given)
 
-        blocks.AttentionInterface.register(blocks.BLOCK_ATTENTION, odd)
-    try:
-        policy = LanguagePolicy(model, tokenizer())
-        torch.testing.assert_close(policy.evaluate(batch).logp, expected, rtol=1e-4, atol=1e-4)
-        assert not in_blocks(model.base_model, policy.config)
-    finally:
-        blocks.AttentionInterface.register(blocks.BLOCK_ATTENTION, blocks.block_attention)
+        monkeypatch.setattr(blocks, "block_attention", odd)
+    policy = LanguagePolicy(model, tokenizer())
+    torch.testing.assert_close(policy.evaluate(batch).logp, expected, rtol=1e-4, atol=1e-4)
+    assert not in_blocks(model.base_model, policy.config)
 
 
 def test_a_model_that_says_something_else_with_blocks_gets_copies(monkeypatch: pytest.MonkeyPatch) -> None:
