@@ -73,7 +73,7 @@ def float32_attention(
 def attend_in_float32(causal: PreTrainedModel, backbone: Backbone) -> None:
     """Have a model of a known class attend through `float32_attention`; its configuration is saved as before."""
     if type(backbone).__name__ in KNOWN and backbone.config._attn_implementation == "sdpa":
-        from transformers import AttentionInterface, AttentionMaskInterface  # seconds, which who has no model is spared
+        from transformers import AttentionInterface, AttentionMaskInterface  # seconds: not before there is a model
         from transformers.masking_utils import sdpa_mask
 
         AttentionInterface.register(FLOAT32_ATTENTION, float32_attention)
