@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import Cli
@@ -14,9 +15,14 @@ from command import Cli
 from etude.core.registry import get_method
 from etude.core.worlds import World
 from etude.runs import jobs
-from etude.runs.comparing import _fields_of
+from etude.runs.comparing import _fields_of, _looks
 from etude.runs.jobs import Job, jobs_for
+from etude.runs.kinds import run_of
+from etude.runs.training import Options
 from etude.runtime.interrupts import Interrupted
+from etude.tasks.control.logged import LoggedTask
+from etude.tasks.control.pendulum import pendulum
+from log_toys import pendulum_columns, written
 
 MINE = """
 from etude.methods.rlvr.grpo import grpo
@@ -160,3 +166,32 @@ def test_fields_of_a_part_that_only_some_have_are_set_in_these(cli: Cli, capsys:
     assert _fields_of(arms, set_first) == dict.fromkeys(arms, set_first)
     refused = cli("compare", "bc", "bc+standardize-observations", "--task", "pendulum", "--set", critics)
     assert refused.code == 2 and "critic is empty" in refused.err
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
+def test_methods_on_logs_are_compared_along_their_updates(cli: Cli, tmp_path: Path) -> None:
+    written(tmp_path / "swings.npz", pendulum_columns())
+    small = ["policy.network.hidden=8", "critic.network.hidden=8", "sampling.batch=6"]
+    flags = [x for field in small for x in ("--set", field)]
+    asked = ("--task", "pendulum", "--data", "swings.npz", "--seeds", 2, "--steps", 1000, "--evaluate", 5)
+    answer = cli("compare", "bc", "td3-bc", *asked, *flags)
+    assert answer.code == 0, answer.err
+    found = json.loads((tmp_path / "runs/compare-bc-vs-td3-bc-pendulum/comparison.json").read_text())
+    assert found["axis"] == "updates of each member"
+    for arm in found["arms"].values():
+        assert arm["curves"] == {}
+        assert arm["evaluated"]["pendulum"]["x"] == [100.0 * k for k in range(11)]
+        assert arm["evaluated"]["pendulum"]["value"][-1] == arm["iqm"]["value"]
+
+
+def test_what_steps_count_and_when_policies_are_evaluated(tmp_path: Path) -> None:
+    written(tmp_path / "swings.npz", pendulum_columns())
+    task = LoggedTask(data=str(tmp_path / "swings.npz"), environment=pendulum)
+    arms: dict[str, Any] = {name: get_method(name, World.CONTROL) for name in ("bc", "wsrl", "td3")}
+    usual = "environment steps of each member"
+    counted = {name: run_of(method).counts(method, usual) for name, method in arms.items()}
+    assert counted == {"bc": "updates of each member", "wsrl": f"updates, then {usual}", "td3": usual}
+    assert _looks(arms, task, Options(steps=25)) == [*range(0, 25, 2), 25]
+    assert _looks({"td3": arms["td3"]}, task, Options(steps=25)) == [0, 25]
+    assert _looks(arms, task, Options(steps=25, evaluate_every=10)) == [0, 10, 20, 25]

@@ -42,7 +42,8 @@ def compare(
     seeds
         Runs of each, 3 by default; in control members of each, trained together, 10 by default.
     steps
-        Training steps, 100 by default; in control environment steps of each member, by default the task's.
+        Training steps, 100 by default; in control environment steps of each member (updates, from logs), by default the
+        task's.
     metric
         What is compared, after training: pass@1 by default, in control return (or return/deterministic).
     out
@@ -58,7 +59,8 @@ def compare(
     evaluate
         Problems of each split, in control episodes of each member, that every run is evaluated on; as in `etude train`.
     evaluate_every
-        Also evaluate in between, each time after so many steps, for curves of the metric itself.
+        Also evaluate in between, each time after so many steps, for curves of the metric itself. What learns from logs
+        alone is evaluated every tenth of its steps where nobody says.
     preset
         Begin every method with the settings that were measured for it on this task; where one has none, all are
         trained as published.

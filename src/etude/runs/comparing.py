@@ -214,12 +214,14 @@ def compare(
         methods: names; parts stack with +, as in 'grpo+kl-to-reference'. The first is the baseline.
         task, model: all that `etude.train` takes and that has a name, or gets one.
         seeds: runs of each, 3 by default; in control members of each, 10 by default.
-        steps: 100 training steps by default; in control environment steps of each member, by default the task's.
+        steps: 100 training steps by default; in control environment steps of each member (updates, from logs), by
+            default the task's.
         metric, split: what is compared, from the evaluation after training; 'pass@1', in control 'return'.
         reward: the function that scores, for all of them: 'file.py:function' or 'module:function'; several in a list,
             with weights as in 'file.py:function=0.2'.
         evaluate: problems of each split, in control episodes of each member, that every run is evaluated on.
-        evaluate_every: also evaluate each time after so many steps (of the unit of `steps`), for the curves.
+        evaluate_every: also evaluate each time after so many steps (of the unit of `steps`), for the curves; what
+            learns from logs alone is evaluated every tenth of its steps where nobody says.
         preset: begin each with its settings for this task (`runs/presets.py`), and take the most steps that one of them
             asks for; where an arm has none, all are trained as published, and a sentence says so.
         on: where runs are done: 'local', or 'ray' ('ray@HOST:PORT'), on all machines of a cluster.
@@ -269,12 +271,22 @@ def compare(
     if frontier:
         comparison = at_equal_divergence(arms, goal, model, metric, split, evaluate)
     else:
-        looks = [*range(0, steps, evaluate_every or steps), steps]
+        looks = _looks(composed, goal, Options(steps=steps, evaluate=evaluate, evaluate_every=evaluate_every))
         comparison = _comparison({a: s[0] for a, s in arms.items()}, composed, goal, steps, metric, split, looks)
     label = "-vs-".join(a.replace("+", "_") for a in methods) + "-at-equal-kl" * bool(frontier)
     folder = Path(out) / f"compare-{label}-{goal.id}".replace("/", "-").replace(":", "-")
     written = comparison.write(folder)
     return Compared(comparison, folder, list(written.files), list(written.notes))
+
+
+def _looks(arms: Mapping[str, Method], goal: Task, options: Options) -> list[int]:
+    """When policies are evaluated, from 0 to the budget: as often as the arm that is most often, where nobody says."""
+    from etude.runs.kinds import run_of
+
+    assert options.steps is not None
+    timed = [run_of(method).timed(method, goal, options).evaluate_every for method in arms.values()]
+    every = min((each for each in timed if each is not None), default=options.steps)
+    return [*range(0, options.steps, every), options.steps]
 
 
 def _comparison(
@@ -289,7 +301,8 @@ def _comparison(
     world = world_of(goal)
     grid = world.grid(steps)
     scores = {arm: {goal.id: final_scores(jobs, metric, split)} for arm, jobs in arms.items()}
-    name, curve, axis = world.curve(metric)
+    name, curve, usual = world.curve(metric)
+    axis = " or ".join(dict.fromkeys(run_of(method).counts(method, usual) for method in composed.values()))
     sampling = [arm for arm, method in composed.items() if run_of(method).samples(method)]
     lines = {arm: {goal.id: curves(arms[arm], grid, name)} for arm in sampling}
     title = f"{metric} ({split})"

@@ -109,6 +109,10 @@ class RunOfKind(Generic[M, L]):
         """Whether the policy samples while it trains, so that its rewards make a learning curve."""
         return True
 
+    def counts(self, method: M, usual: str) -> str:
+        """What the steps of a run count, in words, where those of this world usually count what is given."""
+        return usual
+
 
 RUNS: dict[type[Method], str] = {
     TokenMethod: "etude.runs.kinds.token:TokenRun",

@@ -65,6 +65,13 @@ class ReplayRun(RunOfKind[ReplayMethod, "OffPolicyLoop"]):
         """Logs are of others."""
         return method.experience is not None and method.experience.acts
 
+    def counts(self, method: ReplayMethod, usual: str) -> str:
+        """Updates, where nothing is acted; and what a method does that acts later."""
+        if self.samples(method):
+            return usual
+        later = any(cast(Any, own).experience.acts for _, own in stages.applied(method))
+        return f"updates, then {usual}" if later else "updates of each member"
+
     def training_steps(self, method: ReplayMethod, budget: int) -> int:
         """Blocks that make at least this many environment steps of each member."""
         return math.ceil(budget / _block(method))
