@@ -34,7 +34,6 @@ from etude.evaluation.off_policy.episodes import Episodes, Estimate
 from etude.evaluation.off_policy.fqe import FQE, Acts
 from etude.evaluation.off_policy.importance import (
     cumulative_weights,
-    doubly_robust,
     per_decision,
     weighted_per_decision,
 )  # fmt: skip
@@ -156,7 +155,7 @@ def judged(name: str, seed: int) -> dict[str, Any]:
     weights = cumulative_weights(episodes, logp[0] - logp[1])
     found = {
         "fqe": q.estimate(),
-        "doubly-robust": doubly_robust(episodes, weights, world.gamma, *q.unseen()),
+        "doubly-robust": q.doubly_robust(weights),
         "importance-sampling": per_decision(episodes, weights, world.gamma),
         "weighted-importance-sampling": weighted_per_decision(episodes, weights, world.gamma),
     }
@@ -192,33 +191,35 @@ def coverage(lines: Sequence[dict[str, Any]], truth: np.ndarray) -> dict[str, An
     return {**about, "effective episodes": [round(float(x), 1) for x in np.quantile(effective, (0, 0.5, 1))], **found}
 
 
-def run(name: str, sets: int, workers: int, folder: Path) -> list[dict[str, Any]]:
-    """Lines of so many data sets; those that are there are not made again."""
+def run(name: str, seeds: Sequence[int], workers: int, folder: Path) -> list[dict[str, Any]]:
+    """Lines of the data sets of these seeds; those that are there are not made again."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.jsonl"
     there = {line["seed"]: line for line in JsonLines.read(path)} if path.is_file() else {}
-    lines, left = JsonLines(path), [seed for seed in range(sets) if seed not in there]
+    lines, left = JsonLines(path), [seed for seed in seeds if seed not in there]
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         for k, line in enumerate(pool.map(partial(judged, name), left), 1):
             lines.append(line)
             there[line["seed"]] = line
             print(f"{name} {k}/{len(left)}: {line['seconds']:.0f} s", flush=True)
-    return [there[seed] for seed in range(sets)]
+    return [there[seed] for seed in seeds]
 
 
 def main() -> None:
     chosen = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     chosen.add_argument("--world", nargs="+", choices=WORLDS, default=list(WORLDS))
     chosen.add_argument("--sets", type=int, default=100)
+    chosen.add_argument("--first", type=int, default=0, help="seed of the first set")
     chosen.add_argument("--workers", type=int, default=1)
     chosen.add_argument("--out", type=Path, default=Path("runs/interval-coverage"))
     chosen.add_argument("--output", type=Path)
     asked = chosen.parse_args()
     found = {}
     for name in asked.world:
-        lines = run(name, asked.sets, asked.workers, asked.out)
+        lines = run(name, range(asked.first, asked.first + asked.sets), asked.workers, asked.out)
         found[name] = coverage(lines, np.array([truth_at(name, line["steps"]) for line in lines]))
-    text = json.dumps({"processor": processor(), "episodes": EPISODES, "worlds": found}, indent=1)
+    about = {"processor": processor(), "episodes": EPISODES, "first seed": asked.first}
+    text = json.dumps({**about, "worlds": found}, indent=1)
     print(text)
     if asked.output:
         asked.output.write_text(text + "\n")

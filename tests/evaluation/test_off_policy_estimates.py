@@ -116,7 +116,8 @@ def test_where_the_policy_is_the_behaviour_importance_sampling_is_the_mean(logs)
 def test_doubly_robust_without_q_is_per_decision(logs) -> None:
     episodes, states, actions, _ = logs
     weights, nothing = cumulative_weights(episodes, log_ratios(states, actions)), np.zeros(episodes.rows.shape)
-    one, other = doubly_robust(episodes, weights, GAMMA, *[nothing] * 3), per_decision(episodes, weights, GAMMA)
+    each, other = doubly_robust(episodes, weights, GAMMA, *[nothing] * 3), per_decision(episodes, weights, GAMMA)
+    one = student(each.mean(), each)
     assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high), rel=1e-12)
 
 
@@ -126,11 +127,12 @@ def test_the_correction_of_the_exact_q_is_zero_in_expectation() -> None:
     truth, q, value = exact()
     weights, place = cumulative_weights(episodes, log_ratios(states, actions)), episodes.rows
     own = (q[states, actions][place], value[states][place], np.append(value, 0.0)[led][place])
-    found, plain = doubly_robust(episodes, weights, GAMMA, *own), per_decision(episodes, weights, GAMMA)
+    each, plain = doubly_robust(episodes, weights, GAMMA, *own), per_decision(episodes, weights, GAMMA)
+    found = student(each.mean(), each)
     assert found.low < truth < found.high and abs(found.value - value[0]) < (found.high - found.low) / 2
     assert found.high - found.low < 0.8 * (plain.high - plain.low)
     wrong = (own[0] + 3, own[1] + 3, np.append(value + 3, 0.0)[led][place])  # right weights are enough
-    also = doubly_robust(episodes, weights, GAMMA, *wrong)
+    also = student((each := doubly_robust(episodes, weights, GAMMA, *wrong)).mean(), each)
     assert also.low < truth < also.high
 
 
@@ -139,9 +141,7 @@ def test_deterministic_exact_q_leaves_nothing_to_correct() -> None:
     episodes = Episodes(np.array([[0, 1], [2, 3]]), np.ones((2, 2), bool), np.ones(2, bool), np.array([[1.0, 2.0]] * 2))
     weights = cumulative_weights(episodes, np.log([0.5, 3.0, 2.0, 0.1]))
     v = np.array([[1 + GAMMA * 2, 2.0]] * 2)
-    found = doubly_robust(episodes, weights, GAMMA, v, v, np.array([[2.0, 0.0]] * 2))
-    assert (found.value, found.low, found.high) == (pytest.approx(2.8), pytest.approx(2.8), pytest.approx(2.8))
-    assert found.effective == pytest.approx(1.7**2 / (1.5**2 + 0.2**2)) and "means nothing" in found.reason
+    assert doubly_robust(episodes, weights, GAMMA, v, v, np.array([[2.0, 0.0]] * 2)) == pytest.approx([2.8, 2.8])
 
 
 def test_weights_by_hand() -> None:
@@ -220,6 +220,35 @@ def test_a_table_is_solved_for_exactly(logs) -> None:
     assert q.estimates()[0] == pytest.approx((own[0] * POLICY[0]).sum(), rel=1e-5)  # in float32
 
 
+def test_doubly_robust_by_those_who_did_not_have_an_episode_and_as_wide_as_resamples_differ(logs) -> None:
+    """Episode by episode and member by member; the last two episodes of everybody are judged by all."""
+    episodes, states, actions, led = logs
+    weights = cumulative_weights(episodes, log_ratios(states, actions))
+    counts = np.concatenate([np.ones((1, EACH), int), np.random.default_rng(0).integers(0, 3, (3, EACH))])
+    counts[:, -2:] = 1
+    fqe = FQE(network=OneHots())
+    fitted = fqe.fit(episodes, on_chain(states, actions, led), counts, GAMMA, Stream(0))
+    q, now, then = fitted.told()
+    said = np.zeros((4, EACH))
+    for p in range(4):
+        for i in range(EACH):
+            for t in np.flatnonzero(episodes.there[i]):
+                row = episodes.rows[i, t]
+                error = episodes.rewards[i, t] + GAMMA * then[p, row] - q[p, row]
+                said[p, i] += GAMMA**t * weights[i, t] * error + (now[p, row] if t == 0 else 0.0)
+    judges = [np.flatnonzero(counts[:, i] == 0) if (counts[:, i] == 0).any() else np.arange(4) for i in range(EACH)]
+    value = np.mean([said[judges[i], i].mean() for i in range(EACH)])
+    spread = np.std([np.average(said[p], weights=counts[p]) for p in (1, 2, 3)], ddof=1)
+    found = fitted.doubly_robust(weights)
+    assert found.value == pytest.approx(value, rel=1e-9)
+    assert (found.high - found.low) / 2 == pytest.approx(4.302652730 * spread, rel=1e-6)  # t of two degrees of freedom
+    assert found.effective == pytest.approx(effective_sample_size(weights[:, -1]))
+    alone = fqe.fit(episodes, on_chain(states, actions, led), counts[:2], GAMMA, Stream(0)).doubly_robust(weights)
+    assert np.isinf(alone.high)
+    few = fitted.doubly_robust(np.where(np.arange(EACH)[:, None] < 3, weights, 0.0))
+    assert "means nothing" in few.reason
+
+
 @pytest.mark.slow
 def test_intervals_hold_the_truth_of_a_hundred_datasets() -> None:
     truth, *_ = exact()
@@ -230,7 +259,7 @@ def test_intervals_hold_the_truth_of_a_hundred_datasets() -> None:
         q = fqe.fit(episodes, on_chain(states, actions, led), fqe.counts(EACH, stream), GAMMA, stream)
         weights = cumulative_weights(episodes, log_ratios(states, actions))
         found = {
-            "fqe": q.estimate(), "doubly-robust": doubly_robust(episodes, weights, GAMMA, *q.unseen()),
+            "fqe": q.estimate(), "doubly-robust": q.doubly_robust(weights),
             "importance-sampling": per_decision(episodes, weights, GAMMA),
         }  # fmt: skip
         for name, one in found.items():

@@ -10,7 +10,6 @@ from a slow copy. A linear Q is not learned but solved for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +20,7 @@ from etude.core.population import FlatParameters, Member, Population
 from etude.core.step_slots import Network
 from etude.core.streams import Stream
 from etude.evaluation.off_policy.episodes import Episodes, Estimate, Numbers, returns_to_go, spread
+from etude.evaluation.off_policy.importance import doubly_robust, effective_sample_size
 from etude.optimizers.adam import Adam
 from etude.optimizers.schedules import Cosine
 from etude.policies.control.initializers import FanIn
@@ -209,31 +209,40 @@ class FittedQ:
     def estimate(self) -> Estimate:
         """Member 0's, with the interval that the other members make."""
         each = self.estimates()
-        return spread(float(each[0]), float(np.std(each[1:], ddof=1)) if len(each) > 2 else np.inf, len(each) - 1)
+        return _over_members(float(each[0]), each)
 
-    def unseen(self) -> tuple[Numbers, Numbers, Numbers]:
-        """Q(s_t, a_t), V(s_t) and V(s_{t+1}) [E, T], by those members that did not have the episode.
-
-        The mean over them; where a resample left out no episode, over all.
-        """
+    def told(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Q(s, a), V(s) and V of what followed, 0 where nothing did, of all rows by each member; [P, N]."""
         acts, rows = self.rows.acts, self.rows
+        count = len(rows.x)
+        one, live = torch.ones(count, 1), rows.live.numpy()
+        many = len(self.counts) * self.network.width * acts.now.shape[1]
+        parts = [torch.arange(count)[part] for part in _parts(count, many)]
+        asked = (
+            (rows.x, acts.actions[:, None], one, rows.b),
+            (rows.x, acts.now, acts.now_chances, rows.b),
+            (rows.y, acts.then, acts.then_chances, rows.b_then),
+        )
+        q, now, then = (np.concatenate([self._values(*of, part) for part in parts], 1) for of in asked)
+        return q, now, then * live
+
+    def doubly_robust(self, weights: Numbers) -> Estimate:
+        """The mean over episodes of `importance.doubly_robust`, each by those members that did not have it.
+
+        Where all had it, by all. The interval is the spread of the other members, each with its own Q on its own
+        resample: weighted errors of a Q are as large as it is wrong, so the episodes' spread around one Q is too small.
+
+        Shapes: weights [E, T], of `importance.cumulative_weights`.
+        """
+        place, told = self.episodes.rows, self.told()
+        each = np.stack(
+            [doubly_robust(self.episodes, weights, self.gamma, *(of[place] for of in own)) for own in zip(*told)]
+        )
         without = self.counts == 0
         without[:, ~without.any(0)] = True
-        share = torch.as_tensor(without / without.sum(0))[:, self.episodes.episode]  # [P, N]
-        one = torch.ones(len(rows.x), 1)
-        q = self._blend(share, lambda p: self._values(rows.x, acts.actions[:, None], one, rows.b, p))
-        now = self._blend(share, lambda p: self._values(rows.x, acts.now, acts.now_chances, rows.b, p))
-        then = self._blend(share, lambda p: self._values(rows.y, acts.then, acts.then_chances, rows.b_then, p))
-        then = then * rows.live.numpy()
-        place = self.episodes.rows
-        return q[place], now[place], then[place]
-
-    def _blend(self, share: Tensor, of: Callable[[Tensor], Numbers]) -> Numbers:
-        """[N] means over members with these shares [P, N] of what `of` says of rows [n] of each, [P, n]."""
-        many = len(share) * self.network.width * self.rows.acts.now.shape[1]
-        parts = [torch.arange(len(self.rows.x))[part] for part in _parts(len(self.rows.x), many)]
-        found: Numbers = np.concatenate([(of(part) * share[:, part].numpy()).sum(0) for part in parts])
-        return found
+        own = (each * self.counts).sum(1) / self.counts.sum(1)
+        value = float(((each * without).sum(0) / without.sum(0)).mean())
+        return _over_members(value, own, effective_sample_size(weights[:, -1]))
 
     @torch.no_grad()
     def _values(self, seen: Tensor, actions: Tensor, chances: Tensor, above: Tensor, index: Tensor) -> Numbers:
@@ -241,6 +250,11 @@ class FittedQ:
         said = _features(self.network, seen[index], actions[index], chances[index], last=True)
         found: Numbers = (said[..., 0] + above[index]).double().numpy() * self.rows.scale
         return found
+
+
+def _over_members(value: float, each: Numbers, effective: float | None = None) -> Estimate:
+    """An estimate, and how far members differ after the first, who had all episodes; [P]."""
+    return spread(value, float(np.std(each[1:], ddof=1)) if len(each) > 2 else np.inf, len(each) - 1, effective)
 
 
 def _rows(episodes: Episodes, acts: Acts, line: Numbers, scale: float) -> Rows:

@@ -74,10 +74,11 @@ def _mean(episodes: Episodes, weights: Numbers, share: Numbers, gamma: float) ->
 
 def doubly_robust(
     episodes: Episodes, weights: Numbers, gamma: float, q: Numbers, value: Numbers, following: Numbers
-) -> Estimate:
-    """mean_i of V(s_0) + sum_t gamma^t w_t (r_t + gamma V(s_{t+1}) - Q(s_t, a_t)) (arXiv:1511.03722).
+) -> Numbers:
+    """V(s_0) + sum_t gamma^t w_t (r_t + gamma V(s_{t+1}) - Q(s_t, a_t)) of each episode (arXiv:1511.03722), [E].
 
-    Right where either the weights or Q are. With Q = 0 it is `per_decision`, unless limits cut episodes early.
+    Their mean is right where either the weights or Q are. With Q = 0 it is that of `per_decision`, unless limits cut
+    episodes early. How far it may be off: `FittedQ.doubly_robust`.
 
     Args:
         q, value: Q(s_t, a_t) and V(s_t). following: V(s_{t+1}), 0 where nothing follows.
@@ -86,5 +87,5 @@ def doubly_robust(
     """
     discounts = gamma ** np.arange(episodes.horizon)
     errors = np.where(episodes.there, episodes.rewards + gamma * following - q, 0.0)
-    each = value[:, 0] + (discounts * weights * errors).sum(1)
-    return student(float(each.mean()), each, effective_sample_size(weights[:, -1]))
+    found: Numbers = value[:, 0] + (discounts * weights * errors).sum(1)
+    return found

@@ -16,7 +16,6 @@ from etude.evaluation.off_policy.episodes import Episodes, Estimate, Numbers
 from etude.evaluation.off_policy.fqe import FQE, Acts, FittedQ
 from etude.evaluation.off_policy.importance import (
     cumulative_weights,
-    doubly_robust,
     per_decision,
     weighted_per_decision,
 )  # fmt: skip
@@ -66,7 +65,7 @@ def judge(
         weights = cumulative_weights(episodes, on.logp - logp)
         found["importance-sampling"] = per_decision(episodes, weights, gamma)
         found["weighted-importance-sampling"] = weighted_per_decision(episodes, weights, gamma)
-        found["doubly-robust"] = doubly_robust(episodes, weights, gamma, *q.unseen())
+        found["doubly-robust"] = q.doubly_robust(weights)
         likeliest = judged.on(logs, stream.split("actions").torch, likeliest=True)
         found["fqe/deterministic"] = _fit(fitted, episodes, likeliest.acts, gamma, stream).estimate()
         sentences.append(said)
