@@ -121,6 +121,34 @@ def test_a_trained_policy_is_as_likely_as_its_distribution_says() -> None:
     np.testing.assert_allclose(logp, wanted, atol=1e-4)
 
 
+def test_a_policy_that_leaves_nothing_to_chance_is_blurred() -> None:
+    """By a tenth of half the range, -2 to 2, cut off at the bounds."""
+    from scipy.stats import truncnorm
+
+    loop: Any = loop_of("td3", Side(boxes=True))
+    acts, seen = TrainedSampling(loop, "td3", 0.0), np.linspace(-1, 1, 4_000, dtype=np.float32)[:, None]
+    acts.begin(4_000)
+    actions, logp = acts.act(seen, generator())
+    middle = 2 * np.tanh(loop.actor(torch.from_numpy(seen)[None]).detach().double()[0, :, 0].numpy())
+    own = truncnorm((-2 - middle) / 0.2, (2 - middle) / 0.2, middle, 0.2)
+    np.testing.assert_allclose(logp, own.logpdf(actions[:, 0]), atol=1e-4)
+    assert (
+        abs((actions[:, 0] - own.mean()).mean()) < 0.015 and abs((own.cdf(actions[:, 0]) < 0.25).mean() - 0.25) < 0.03
+    )
+
+
+def test_data_is_made_by_a_policy_that_leaves_nothing_to_chance(tmp_path: Path) -> None:
+    tiny = [
+        "policy.network.hidden=8", "critic.network.hidden=8", "sampling.batch=16", "experience.random=100",
+        "experience.warmup=100", "task.boxes=true", "optimizer.lr=1e-2",
+    ]  # fmt: skip
+    made = make_data(
+        "data_toys:side", levels="medium", out=tmp_path, size=60, steps=1_000, behaviour="td3", set=tiny, quiet=True
+    )
+    assert made.levels["medium"]["behaviours"][0].startswith("td3 step-")
+    assert open_logs(tmp_path / "medium").rows >= 60
+
+
 def test_a_critic_is_followed_but_for_epsilon() -> None:
     loop: Any = loop_of("dqn", Side())
     acts, seen = TrainedSampling(loop, "dqn", 0.4), np.full((5_000, 1), 0.3, np.float32)

@@ -19,9 +19,11 @@ from torch import Tensor
 from etude.core.control import Ways
 from etude.evaluation.restored import RestoredPolicies
 from etude.policies.control.actor import Player
-from etude.policies.control.units import Best, in_units
+from etude.policies.control.units import Best, Point, in_units
 
 Floats = NDArray[np.float64]
+NEAR = 0.1
+"""Blur of policies in numbers that leave nothing to chance: as much as TD3 acts with while it learns (1802.09477)."""
 
 
 class Behaviour(Protocol):
@@ -77,9 +79,10 @@ class AnyAction(_WithoutMemory):
 
 
 class TrainedSampling(_WithoutMemory):
-    """A trained policy: what it does by chance, or, where it makes choices without any, now and then any other one.
+    """A trained policy: what it does by chance; without any, now and then another choice, or numbers near its own.
 
-        p(a) = (1 - epsilon) 1[a is the best] + epsilon / A    of a policy that is made of a critic
+        p(a) = (1 - epsilon) 1[a is the best] + epsilon / A      of a policy that is made of a critic
+        p(a) = N(a | mu(s), (0.1 half)^2), cut off at the bounds    of one that says numbers mu(s)
 
     Args:
         policies: of one member. epsilon: how often any choice is made.
@@ -90,6 +93,7 @@ class TrainedSampling(_WithoutMemory):
         self.spread, self.space = in_units(policies.actor), policies.environment.action_space
         self.anything = AnyAction(self.space)
         self.greedy = isinstance(self.spread, Best)
+        self.blurred = NoisyController(self._mode, self.space, 0.0, NEAR) if isinstance(self.spread, Point) else None
 
     def begin(self, count: int) -> None:
         self.player = Player(self.policies.actor, 1, count)
@@ -99,6 +103,8 @@ class TrainedSampling(_WithoutMemory):
 
     @torch.no_grad()
     def act(self, seen: NDArray[np.float32], generator: torch.Generator) -> tuple[NDArray[np.float32], Floats]:
+        if self.blurred is not None:
+            return self.blurred.act(seen, generator)
         said = self.player.act(torch.from_numpy(seen)[None])
         if self.greedy:
             return self._mixed(self.spread.middle(said)[0].numpy(), generator)
@@ -107,8 +113,13 @@ class TrainedSampling(_WithoutMemory):
         if choice.chances is not None:
             logp = self.spread.logp(said, choice.actions)[0].double().numpy()
             return actions.numpy(), logp
-        assert choice.logp is not None
+        assert choice.logp is not None, "a Point is blurred"
         return actions.numpy(), choice.logp[0].double().numpy() - np.log(_range(self.space) / 2).sum()
+
+    def _mode(self, seen: NDArray[np.float32]) -> Floats:
+        """[E, A] what is done without chance."""
+        found: Floats = self.spread.mode(self.player.act(torch.from_numpy(seen)[None]))[0].double().numpy()
+        return found
 
     def _mixed(self, best: NDArray[np.float32], generator: torch.Generator) -> tuple[NDArray[np.float32], Floats]:
         """The best choices [E, 1], or any."""
