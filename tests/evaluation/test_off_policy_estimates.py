@@ -228,7 +228,7 @@ def test_doubly_robust_by_those_who_did_not_have_an_episode_and_as_wide_as_resam
     counts[:, -2:] = 1
     fqe = FQE(network=OneHots())
     fitted = fqe.fit(episodes, on_chain(states, actions, led), counts, GAMMA, Stream(0))
-    q, now, then = fitted.told()
+    q, now, then = (of.astype(float) for of in fitted.told())
     said = np.zeros((4, EACH))
     for p in range(4):
         for i in range(EACH):

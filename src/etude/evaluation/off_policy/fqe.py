@@ -212,7 +212,7 @@ class FittedQ:
         return _over_members(float(each[0]), each)
 
     def told(self) -> tuple[Numbers, Numbers, Numbers]:
-        """Q(s, a), V(s) and V of what followed, 0 where nothing did, of all rows by each member; [P, N]."""
+        """Q(s, a), V(s) and V of what followed, 0 where nothing did, of all rows by each member; [P, N] in float32."""
         acts, rows = self.rows.acts, self.rows
         count = len(rows.x)
         one, live = torch.ones(count, 1), rows.live.numpy()
@@ -223,20 +223,25 @@ class FittedQ:
             (rows.x, acts.now, acts.now_chances, rows.b),
             (rows.y, acts.then, acts.then_chances, rows.b_then),
         )
-        q, now, then = (np.concatenate([self._values(*of, part) for part in parts], 1) for of in asked)
+        q, now, then = (
+            np.concatenate([self._values(*of, part).astype(np.float32) for part in parts], 1) for of in asked
+        )
         return q, now, then * live
 
     def doubly_robust(self, weights: Numbers) -> Estimate:
         """The mean over episodes of `importance.doubly_robust`, each by those members that did not have it.
 
         Where all had it, by all. The interval is the spread of the other members, each with its own Q on its own
-        resample: weighted errors of a Q are as large as it is wrong, so the episodes' spread around one Q is too small.
+        resample: how far episodes differ around one Q leaves out what chance made of Q, and held the truth too seldom.
 
         Shapes: weights [E, T], of `importance.cumulative_weights`.
         """
         place, told = self.episodes.rows, self.told()
         each = np.stack(
-            [doubly_robust(self.episodes, weights, self.gamma, *(of[place] for of in own)) for own in zip(*told)]
+            [
+                doubly_robust(self.episodes, weights, self.gamma, *(of[place].astype(np.float64) for of in own))
+                for own in zip(*told, strict=True)
+            ]
         )
         without = self.counts == 0
         without[:, ~without.any(0)] = True
