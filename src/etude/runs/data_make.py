@@ -142,9 +142,7 @@ def _recipe(
         raise ConfigError(f"The controller of {task.id} is not trained: leave out --steps and fields of methods.")
     chance = not of_controller and not choices_of(spaces_of(task).action_space)
     if chance and epsilon is not None:
-        raise ConfigError(
-            f"{behaviour} acts by chance as it learned to, which --epsilon does not change: leave it out."
-        )
+        raise ConfigError(f"{behaviour} acts in numbers, which --epsilon does not change: leave it out.")
     return DataRecipe(
         task.id, behaviour, tuple(of("task", fields)), method_fields, None if of_controller else steps or task.steps,
         size, seed, None if chance else EPSILON if epsilon is None else epsilon,
