@@ -15,7 +15,7 @@ from command import Cli
 from etude.core.registry import get_method
 from etude.core.worlds import World
 from etude.runs import jobs
-from etude.runs.comparing import _fields_of, _looks
+from etude.runs.comparing import _every, _fields_of
 from etude.runs.jobs import Job, jobs_for
 from etude.runs.kinds import run_of
 from etude.runs.training import Options
@@ -170,7 +170,7 @@ def test_fields_of_a_part_that_only_some_have_are_set_in_these(cli: Cli, capsys:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_workers")
-def test_methods_on_logs_are_compared_along_their_updates(cli: Cli, tmp_path: Path) -> None:
+def test_methods_on_logs_are_compared_along_their_updates(cli: Cli, tmp_path: Path, started: list[Job]) -> None:
     written(tmp_path / "swings.npz", pendulum_columns())
     small = ["policy.network.hidden=8", "critic.network.hidden=8", "sampling.batch=6"]
     flags = [x for field in small for x in ("--set", field)]
@@ -179,6 +179,7 @@ def test_methods_on_logs_are_compared_along_their_updates(cli: Cli, tmp_path: Pa
     assert answer.code == 0, answer.err
     found = json.loads((tmp_path / "runs/compare-bc-vs-td3-bc-pendulum/comparison.json").read_text())
     assert found["axis"] == "updates of each member"
+    assert {json.loads((job.folder / "config.json").read_text())["evaluate_every"] for job in started} == {100}
     for arm in found["arms"].values():
         assert arm["curves"] == {}
         assert arm["evaluated"]["pendulum"]["x"] == [100.0 * k for k in range(11)]
@@ -192,6 +193,7 @@ def test_what_steps_count_and_when_policies_are_evaluated(tmp_path: Path) -> Non
     usual = "environment steps of each member"
     counted = {name: run_of(method).counts(method, usual) for name, method in arms.items()}
     assert counted == {"bc": "updates of each member", "wsrl": f"updates, then {usual}", "td3": usual}
-    assert _looks(arms, task, Options(steps=25)) == [*range(0, 25, 2), 25]
-    assert _looks({"td3": arms["td3"]}, task, Options(steps=25)) == [0, 25]
-    assert _looks(arms, task, Options(steps=25, evaluate_every=10)) == [0, 10, 20, 25]
+    assert _every(arms, task, Options(steps=25)) == 2
+    assert _every({"td3": arms["td3"], "bc": arms["bc"]}, task, Options(steps=25)) == 2, "what acts is too"
+    assert _every({"td3": arms["td3"]}, task, Options(steps=25)) is None
+    assert _every(arms, task, Options(steps=25, evaluate_every=10)) == 10

@@ -60,7 +60,7 @@ def compare(
         Problems of each split, in control episodes of each member, that every run is evaluated on; as in `etude train`.
     evaluate_every
         Also evaluate in between, each time after so many steps, for curves of the metric itself. What learns from logs
-        alone is evaluated every tenth of its steps where nobody says.
+        alone, and what it is compared with, is evaluated every tenth of its steps where nobody says.
     preset
         Begin every method with the settings that were measured for it on this task; where one has none, all are
         trained as published.

@@ -221,7 +221,7 @@ def compare(
             with weights as in 'file.py:function=0.2'.
         evaluate: problems of each split, in control episodes of each member, that every run is evaluated on.
         evaluate_every: also evaluate each time after so many steps (of the unit of `steps`), for the curves; what
-            learns from logs alone is evaluated every tenth of its steps where nobody says.
+            learns from logs alone, and what it is compared with, every tenth of its steps where nobody says.
         preset: begin each with its settings for this task (`runs/presets.py`), and take the most steps that one of them
             asks for; where an arm has none, all are trained as published, and a sentence says so.
         on: where runs are done: 'local', or 'ray' ('ray@HOST:PORT'), on all machines of a cluster.
@@ -258,7 +258,8 @@ def compare(
     metric, split = metric or known[0], split or splits[0]
     model = model if model == Options.model else start_of(model, goal.world)[0]
     _check_measures(composed, goal, with_adapter(Options(model=model), of("adapter", fields)), metric, split)
-    told = {"--evaluate": evaluate, "--evaluate-every": evaluate_every}
+    every = _every(composed, goal, Options(steps=steps, evaluate=evaluate, evaluate_every=evaluate_every))
+    told = {"--evaluate": evaluate, "--evaluate-every": every}
     flags = tuple(x for flag, number in told.items() if number for x in (flag, str(number)))
     marks = {arm: each.fingerprint for arm, each in begun.items()}
     arms = {
@@ -271,7 +272,7 @@ def compare(
     if frontier:
         comparison = at_equal_divergence(arms, goal, model, metric, split, evaluate)
     else:
-        looks = _looks(composed, goal, Options(steps=steps, evaluate=evaluate, evaluate_every=evaluate_every))
+        looks = [*range(0, steps, every or steps), steps]
         comparison = _comparison({a: s[0] for a, s in arms.items()}, composed, goal, steps, metric, split, looks)
     label = "-vs-".join(a.replace("+", "_") for a in methods) + "-at-equal-kl" * bool(frontier)
     folder = Path(out) / f"compare-{label}-{goal.id}".replace("/", "-").replace(":", "-")
@@ -279,14 +280,12 @@ def compare(
     return Compared(comparison, folder, list(written.files), list(written.notes))
 
 
-def _looks(arms: Mapping[str, Method], goal: Task, options: Options) -> list[int]:
-    """When policies are evaluated, from 0 to the budget: as often as the arm that is most often, where nobody says."""
+def _every(arms: Mapping[str, Method], goal: Task, options: Options) -> int | None:
+    """After how many steps all arms are evaluated: where nobody says, what one of them chooses holds for the others."""
     from etude.runs.kinds import run_of
 
-    assert options.steps is not None
-    timed = [run_of(method).timed(method, goal, options).evaluate_every for method in arms.values()]
-    every = min((each for each in timed if each is not None), default=options.steps)
-    return [*range(0, options.steps, every), options.steps]
+    chosen = (run_of(method).timed(method, goal, options).evaluate_every for method in arms.values())
+    return next((every for every in chosen if every is not None), None)
 
 
 def _comparison(
