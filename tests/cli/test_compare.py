@@ -15,7 +15,7 @@ from command import Cli
 from etude.core.registry import get_method
 from etude.core.worlds import World
 from etude.runs import jobs
-from etude.runs.comparing import _every, _fields_of
+from etude.runs.comparing import _every, _fields_of, compare
 from etude.runs.jobs import Job, jobs_for
 from etude.runs.kinds import run_of
 from etude.runs.training import Options
@@ -197,3 +197,24 @@ def test_what_steps_count_and_when_policies_are_evaluated(tmp_path: Path) -> Non
     assert _every({"td3": arms["td3"], "bc": arms["bc"]}, task, Options(steps=25)) == 2, "what acts is too"
     assert _every({"td3": arms["td3"]}, task, Options(steps=25)) is None
     assert _every(arms, task, Options(steps=25, evaluate_every=10)) == 10
+
+
+@pytest.mark.slow
+def test_what_acts_is_evaluated_as_often_as_what_it_is_compared_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its curve would be a line from the first evaluation to the last."""
+    begun: list[Job] = []
+
+    def stop(those: list[Job], *_: object) -> None:
+        begun.extend(those)
+        raise InterruptedError
+
+    monkeypatch.setattr("etude.runs.comparing.run_jobs", stop)
+    path = written(tmp_path / "swings.npz", pendulum_columns())
+    with pytest.raises(InterruptedError):
+        compare(["rlpd", "bc"], "pendulum", data=str(path), seeds=2, steps=20_000, out=tmp_path)
+    assert [(job.arm, job.flags) for job in begun] == [
+        ("rlpd", ("--evaluate-every", "2000")),
+        ("bc", ("--evaluate-every", "2000")),
+    ]
