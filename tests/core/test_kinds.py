@@ -80,8 +80,12 @@ def test_another_world_is_refused_with_the_methods_that_fit() -> None:
         compose_method(get_method("dapo"), world=World.CONTROL)
     with pytest.raises(ConfigError, match=r'the one for control is etude.method\("ppo", world="control"\)'):
         compose_method(get_method("ppo").replace(epochs=4), world=World.CONTROL)
-    with pytest.raises(ConfigError, match=r"^trpo learns in tasks of control"):
+    with pytest.raises(ConfigError, match=r"^trpo learns in tasks of control, and this is one of language\. There fit"):
         check(get_method("trpo"), resolve_task("compose"))
+    with pytest.raises(
+        ConfigError, match=r"It learns from logs: give --data, and --task ENVIRONMENT to play in\. There"
+    ):
+        get_method("td3-bc", "language")
 
 
 def test_parts_of_another_kind_fill_no_slot() -> None:

@@ -12,6 +12,8 @@ import pytest
 
 import etude
 import processes
+from etude.cli import shows
+from etude.cli.app import app
 from etude.core.errors import CheckpointError, ConfigError, DataError
 from etude.core.registry import get_method
 from etude.policies.control import replay
@@ -100,6 +102,29 @@ def test_without_an_environment(tmp_path: Path, logs: Path) -> None:
 
     export(str(tmp_path / "run"), str(tmp_path / "policy.pt2"))
     assert (tmp_path / "policy.pt2").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["compare", "td3-bc", "bc", "--data"],
+        ["compare", "td3-bc", "bc", "--task", "logs", "--data"],
+        ["tune", "td3-bc", "--task", "logs", "--over", "optimizer.lr=1e-4,1e-3", "--set", "task.data={}"],
+    ],
+)
+def test_without_an_environment_runs_cannot_be_told_apart(
+    logs: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("etude.runs.jobs.worker", lambda *_, **__: pytest.fail("something was trained"))
+    words = [word.format(logs) for word in command]
+    with pytest.raises(ConfigError, match=r"nothing says it here\. There is no environment to play in: give --task"):
+        app([*words, *([str(logs)] if words[-1] == "--data" else [])])
+
+
+def test_what_was_not_judged_is_to_be(tmp_path: Path, logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = etude.train("td3-bc", data=logs, set=SMALL, steps=250, out=tmp_path / "run", seeds=1, quiet=True)
+    shows.result(done)
+    assert f"etude evaluate {tmp_path / 'run'} --data LOGS" in capsys.readouterr().out
 
 
 def test_a_run_says_where_imitation_is_optimal(tmp_path: Path, logs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from etude.cli.task_fields import NOTHING, Fields, TaskFields
+from etude.cli.task_fields import DEFAULT_TASK, NOTHING, Fields, TaskFields, task_with
 
 
 def compare(
     *methods: str,
-    task: str = "compose",
+    task: str = DEFAULT_TASK,
     data: str | None = None,
     model: str = "tiny",
     seeds: int | None = None,
@@ -78,7 +78,7 @@ def compare(
     logs: dict[str, Any] = {} if data is None else {"data": data}
     comparison = run(
         methods,
-        task,
+        task_with(data, task),
         model=model,
         seeds=seeds,
         steps=steps,

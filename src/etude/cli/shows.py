@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from etude.tasks import LOGS
+
 if TYPE_CHECKING:
     from etude.evaluation.report import Wording
     from etude.runs.training import Result
@@ -59,7 +61,7 @@ def _next(done: Result, method: str) -> list[tuple[str, str]]:
         f"etude methods show {quote(method.partition('+')[0])}",
         "what the method does, and what it changed against its parent",
     )
-    if "after" not in done.evaluation:
+    if "after" not in done.evaluation and config["task"] != LOGS:
         return [about]
     return [*world_of(run_world(done.folder)).suggestions(done, method, config), about]
 

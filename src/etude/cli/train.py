@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from etude.cli.task_fields import Fields
+from etude.cli.task_fields import DEFAULT_TASK, Fields, task_with
 from etude.core.errors import ConfigError
-from etude.tasks import LOGS
 
 if TYPE_CHECKING:
     from etude.runs.training import Result
 
 Repeated = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
-DEFAULT_TASK = "compose"
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
 
 def train(
     method: str = "grpo",
     *,
-    task: str = "compose",
+    task: str = DEFAULT_TASK,
     model: str = "tiny",
     steps: int | None = None,
     seed: int = 0,
@@ -249,8 +247,7 @@ def train(
         "bound": bound, "engine": engine, "ranks": ranks, "shard": shard, "checkpoint_every": checkpoint_every,
         "keep": keep, "keep_best": keep_best, "sinks": sink, "callbacks": callback, "preset": preset, "quiet": quiet,
     }  # fmt: skip
-    if data is not None and task == DEFAULT_TASK:
-        task = LOGS
+    task = task_with(data, task)
     of_task = {"data": data, "heldout": heldout, "columns": columns, "answer": answer, "skip_bad_rows": skip_bad_rows,
                "chat": chat, "system": system, "template_arguments": template_arguments, "tools": tools,
                "stream": stream}  # fmt: skip

@@ -240,7 +240,11 @@ def not_for(name: str, methods: list[Method], world: str) -> str:
     own = " and ".join(sorted({w for m in methods for w in m.worlds}))
     others = [n for n in sorted(files("methods")) if any(world in m.worlds for m in compositions(n))]
     more = f" and {len(others) - 6} more (`etude methods` lists all)" if len(others) > 6 else ""
-    return f"{name} learns in tasks of {own}, and this is one of {world}. There fit: {', '.join(others[:6])}{more}."
+    logs = any(getattr(m.slots().get("experience"), "reads_logs", False) for m in methods)
+    data = " It learns from logs: give --data, and --task ENVIRONMENT to play in." if logs else ""
+    return (
+        f"{name} learns in tasks of {own}, and this is one of {world}.{data} There fit: {', '.join(others[:6])}{more}."
+    )
 
 
 def parent_of(method: Method) -> Method | None:

@@ -101,6 +101,12 @@ def curves(jobs: Sequence[Job], steps: Sequence[float], metric: str) -> list[lis
     return curves
 
 
+def check_scored(goal: Task, reward: Scoring | None) -> None:
+    """Raise ConfigError for a task that does not say how good an outcome is, where no reward function does either."""
+    if reward is None and (sentence := goal.needs_reward()):
+        raise ConfigError(f"Runs are told apart by what they come to in the end, and nothing says it here. {sentence}")
+
+
 def _begin_arms(
     methods: Sequence[str], goal: Task, reward: str | Sequence[str] | None, preset: bool
 ) -> tuple[dict[str, Method], dict[str, Preset]]:
@@ -248,6 +254,7 @@ def compare(
     task, own, rewards, model = given.for_processes(task, reward, model, tokenizer, Path(out) / given.FOLDER)
     fields, scored = [*own, *fields], rewards or None
     goal = compose_task(task, of("task", fields), scored)
+    check_scored(goal, scored)
     (known, splits), usual = world_of(goal).measured(goal), world_of(goal).compared(goal)
     settings = traced(frontier, goal)
     plain, begun = _begin_arms(methods, goal, scored, preset)

@@ -28,6 +28,7 @@ from etude.core.streams import Stream
 from etude.core.task import Task
 from etude.rewards.several import Scoring
 from etude.runs import given, shorthands
+from etude.runs.comparing import check_scored
 from etude.runs.config import FILE
 from etude.runs.jobs import Job, Workers, run_each
 from etude.runs.kinds import run_of
@@ -221,6 +222,7 @@ def tune(
     task, own, rewards, model = given.for_processes(task, reward, model, tokenizer, where / given.FOLDER)
     fields = [*own, *shorthands.alone(of_task), *assignments(set)]
     goal = compose_task(task, of("task", fields), rewards or None)
+    check_scored(goal, rewards or None)
     metrics, splits = world_of(goal).measured(goal)
     if metric is not None and metric not in metrics:
         raise UnknownNameError("metric", metric, metrics, f"There are: {', '.join(metrics)}.")

@@ -6,11 +6,15 @@ A population: member 0 learns from all episodes, every other from a resample of 
 interval: what chance in the episodes and in the fit makes of it, not what a network of this size cannot say. Q is
 learned as the difference to b(t), what a step of the logs is worth on average when t steps are done, and targets come
 from a slow copy. A linear Q is not learned but solved for.
+
+Where a policy does what logs never show, Q is a guess that is learned from guesses, and may grow without end. Targets
+are cut at what rewards like those of the logs cannot add up to (`limits`), and an estimate of which many were cut says
+that it means nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -26,6 +30,8 @@ from etude.optimizers.schedules import Cosine
 from etude.policies.control.initializers import FanIn
 from etude.policies.control.networks import MLP, Linear
 
+RUNAWAY = 0.01
+"""The share of targets beyond all that rewards can add up to from which an estimate says nothing."""
 CHUNK = 1 << 19
 """Numbers of a layer that are computed at a time."""
 
@@ -67,7 +73,8 @@ class Rows:
     """Everything that is learned from, as one table.
 
     Shapes: x, y [N, D + 1] what is seen, scaled, and t / T, there and in what followed; reward, live [N]; b [N] and
-    b_then [N] what is subtracted; all in units of `scale`.
+    b_then [N] what is subtracted; low, high [N] between which what followed is worth, above b_then; all in units of
+    `scale`.
     """
 
     acts: Acts
@@ -77,6 +84,8 @@ class Rows:
     live: Tensor
     b: Tensor
     b_then: Tensor
+    low: Tensor
+    high: Tensor
     scale: float
 
 
@@ -111,18 +120,18 @@ class FQE:
 
         Shapes: counts [P, E], at least one episode of each member.
         """
-        rows = _rows(episodes, acts, *_baseline(episodes, gamma))
+        rows, cut = _rows(episodes, acts, gamma, *_baseline(episodes, gamma)), 0.0
         members = Population([Member(stream.split("fqe", p).key) for p in range(len(counts))])
         network = QNetwork(self.network, members, rows.x.shape[1] + acts.actions.shape[1])
         if next(network.body.parameters(), None) is None:
-            rows = _rows(episodes, acts, np.zeros(episodes.horizon + 1), rows.scale)
+            rows = _rows(episodes, acts, gamma, np.zeros(episodes.horizon + 1), rows.scale)
             self._solve(network, rows, episodes, counts, gamma)
         else:
-            self._learn(network, rows, torch.as_tensor(counts[:, episodes.episode]).float(), gamma, members)
-        return FittedQ(network, rows, episodes, counts, gamma)
+            cut = self._learn(network, rows, torch.as_tensor(counts[:, episodes.episode]).float(), gamma, members)
+        return FittedQ(network, rows, episodes, counts, gamma, cut)
 
-    def _learn(self, network: QNetwork, rows: Rows, chances: Tensor, gamma: float, members: Population) -> None:
-        """Gradient steps."""
+    def _learn(self, network: QNetwork, rows: Rows, chances: Tensor, gamma: float, members: Population) -> float:
+        """Gradient steps. Returns: the share of targets that were cut in the last tenth of them."""
         parameters = FlatParameters({"q": network})
         stepper = (optimizer := Adam(lr=self.rate, schedule=Cosine())).population(parameters)
         slow = parameters.shared(network)
@@ -130,13 +139,16 @@ class FQE:
         behind.values.copy_(parameters.values)
         places = chances.cumsum(1)
         streams = [s.split("rows").torch for s in members.streams]
+        last, cut = self.updates - max(1, self.updates // 10), []
         for update in range(self.updates):
             drawn = torch.stack([torch.rand(2, self.batch, generator=g) for g in streams], 1)  # [2, P, B]
             index = torch.searchsorted(places, drawn[0] * places[:, -1:], right=True).clamp_(max=len(rows.x) - 1)
-            stepper.step(
-                _Fit(parameters, network, slow, rows, index, drawn[1], gamma), optimizer.rate(update, self.updates)
-            )
+            fit = _Fit(parameters, network, slow, rows, index, drawn[1], gamma)
+            found = stepper.step(fit, optimizer.rate(update, self.updates))
+            if update >= last:
+                cut.append(found["cut"])
             behind.values.lerp_(parameters.values, self.follow)
+        return float(torch.stack(cut).mean())
 
     @torch.no_grad()
     def _solve(self, network: QNetwork, rows: Rows, episodes: Episodes, counts: Numbers, gamma: float) -> None:
@@ -179,11 +191,13 @@ class _Fit:
         which = (rows.acts.then_chances[index].cumsum(-1) < self.chance[..., None]).sum(-1)
         which = which.clamp_(max=rows.acts.then.shape[1] - 1)
         with torch.no_grad():
-            then = self.slow(torch.cat([rows.y[index], rows.acts.then[index, which]], -1))
-            target = _reward(rows, self.gamma)[index] + self.gamma * rows.live[index] * then
+            guess = self.slow(torch.cat([rows.y[index], rows.acts.then[index, which]], -1))
+            then = guess.clamp(rows.low[index], rows.high[index])
+            live = rows.live[index]
+            target = _reward(rows, self.gamma)[index] + self.gamma * live * then
         said = self.network(torch.cat([rows.x[index], rows.acts.actions[index]], -1))
         self.parameters.differentiate((said - target).square().mean(1))
-        return {}
+        return {"cut": ((then != guess) * live).mean(1)}
 
 
 class FittedQ:
@@ -191,10 +205,14 @@ class FittedQ:
 
     Args:
         counts: [P, E] how often each member had each episode.
+        cut: the share of targets that lay beyond what rewards can add up to, at the end.
     """
 
-    def __init__(self, network: QNetwork, rows: Rows, episodes: Episodes, counts: Numbers, gamma: float) -> None:
+    def __init__(
+        self, network: QNetwork, rows: Rows, episodes: Episodes, counts: Numbers, gamma: float, cut: float = 0.0
+    ) -> None:
         self.network, self.rows, self.episodes, self.counts, self.gamma = network, rows, episodes, counts, gamma
+        self.cut = cut
 
     def starts(self) -> Numbers:
         """[P, E] V where each episode begins."""
@@ -209,7 +227,7 @@ class FittedQ:
     def estimate(self) -> Estimate:
         """Member 0's, with the interval that the other members make."""
         each = self.estimates()
-        return _over_members(float(each[0]), each)
+        return self._over_members(float(each[0]), each)
 
     def told(self) -> tuple[Numbers, Numbers, Numbers]:
         """Q(s, a), V(s) and V of what followed, 0 where nothing did, of all rows by each member; [P, N] in float32."""
@@ -247,7 +265,19 @@ class FittedQ:
         without[:, ~without.any(0)] = True
         own = (each * self.counts).sum(1) / self.counts.sum(1)
         value = float(((each * without).sum(0) / without.sum(0)).mean())
-        return _over_members(value, own, effective_sample_size(weights[:, -1]))
+        return self._over_members(value, own, effective_sample_size(weights[:, -1]))
+
+    def _over_members(self, value: float, each: Numbers, effective: float | None = None) -> Estimate:
+        """An estimate, and how far members differ after the first, who had all episodes; [P]."""
+        error = float(np.std(each[1:], ddof=1)) if len(each) > 2 else np.inf
+        found = spread(value, error, len(each) - 1, effective)
+        if self.cut <= RUNAWAY:
+            return found
+        grown = (
+            f"{self.cut:.0%} of the targets of Q lay beyond what rewards like those of the logs add up to: it fed on "
+            "its own guesses, where the policy does what the logs do not show, and its number means nothing"
+        )
+        return replace(found, reason="; ".join(x for x in (found.reason, grown) if x))
 
     @torch.no_grad()
     def _values(self, seen: Tensor, actions: Tensor, chances: Tensor, above: Tensor, index: Tensor) -> Numbers:
@@ -257,12 +287,7 @@ class FittedQ:
         return found
 
 
-def _over_members(value: float, each: Numbers, effective: float | None = None) -> Estimate:
-    """An estimate, and how far members differ after the first, who had all episodes; [P]."""
-    return spread(value, float(np.std(each[1:], ddof=1)) if len(each) > 2 else np.inf, len(each) - 1, effective)
-
-
-def _rows(episodes: Episodes, acts: Acts, line: Numbers, scale: float) -> Rows:
+def _rows(episodes: Episodes, acts: Acts, gamma: float, line: Numbers, scale: float) -> Rows:
     """One table, scaled."""
     horizon, time = episodes.horizon, episodes.time
     terminated = np.zeros(len(time), bool)
@@ -278,10 +303,27 @@ def _rows(episodes: Episodes, acts: Acts, line: Numbers, scale: float) -> Rows:
 
     rewards = np.zeros(len(time))
     rewards[episodes.rows[episodes.there]] = episodes.rewards[episodes.there]
+    low, high = limits(episodes, gamma)
     return Rows(
         acts, seen(acts.observations, time), seen(acts.following, time + 1), number(rewards),
-        torch.as_tensor(live).float(), number(line[time]), number(line[time + 1] * live), scale,
+        torch.as_tensor(live).float(), number(line[time]), number(line[time + 1] * live),
+        number(low - line[time + 1]), number(high - line[time + 1]), scale,
     )  # fmt: skip
+
+
+def limits(episodes: Episodes, gamma: float) -> tuple[float, float]:
+    """Beyond what nobody earns if rewards are like those of the logs.
+
+    At each of T steps that is as little or as much as one of them, or 0 where episodes end early; and farther by as
+    much as the largest in size, since a fit errs and others may find other rewards.
+    """
+    rewards = episodes.rewards[episodes.there]
+    low, high = float(rewards.min()), float(rewards.max())
+    if episodes.terminated.any():
+        low, high = min(low, 0.0), max(high, 0.0)
+    more = max(abs(low), abs(high)) or 1.0
+    steps = float((gamma ** np.arange(episodes.horizon)).sum())
+    return steps * (low - more), steps * (high + more)
 
 
 def _baseline(episodes: Episodes, gamma: float) -> tuple[Numbers, float]:

@@ -1,0 +1,92 @@
+"""Fitted Q evaluation of a policy that does what its logs never show: what is cut, and that it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from etude.core.population import FlatParameters, Member, Population
+from etude.core.streams import Stream
+from etude.evaluation.off_policy.episodes import Episodes, Numbers
+from etude.evaluation.off_policy.fqe import FQE, Acts, QNetwork, _baseline, _Fit, _rows, limits
+
+EACH, STEPS, GAMMA = 30, 40, 0.99
+
+
+def walks(policy: Callable[[Numbers], Numbers]) -> tuple[Episodes, Acts]:
+    """Logs of somebody who goes back to 0, where every step costs how far off he is; the policy in their states."""
+    rng = np.random.default_rng(0)
+    state, rows = rng.normal(size=EACH), []
+    for _ in range(STEPS):
+        action = (-0.3 * state + 0.05 * rng.normal(size=EACH)).clip(-1, 1)
+        following = 0.9 * state + 0.5 * action + 0.1 * rng.normal(size=EACH)
+        rows.append((state, action, following, -np.abs(state)))
+        state = following
+    seen, done, led, rewards = (np.stack(x, 1) for x in zip(*rows, strict=True))
+
+    def column(x: Numbers) -> Tensor:
+        return torch.as_tensor(x.reshape(-1, 1)).float()
+
+    now, then = (column(policy(x))[:, None] for x in (seen, led))
+    one = torch.ones(EACH * STEPS, 1)
+    place, there = np.arange(EACH * STEPS).reshape(EACH, STEPS), np.ones((EACH, STEPS), bool)
+    episodes = Episodes(place, there, np.zeros(EACH, bool), rewards)
+    return episodes, Acts(column(seen), column(done), now, one, column(led), then, one)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "ends", "least", "most"),
+    [([[-1.0, 3.0]], False, -4.0, 6.0), ([[1.0, 3.0]], False, -2.0, 6.0), ([[1.0, 3.0]], True, -3.0, 6.0),
+     ([[-2.0, -1.0]], True, -4.0, 2.0), ([[0.0, 0.0]], False, -1.0, 1.0)],
+)  # fmt: skip
+def test_limits_by_hand(rewards: list[list[float]], ends: bool, least: float, most: float) -> None:
+    """Of two steps at a discount of a half, 1.5 in all."""
+    place = np.array([[0, 1]])
+    episodes = Episodes(place, place >= 0, np.array([ends]), np.array(rewards))
+    assert limits(episodes, 0.5) == pytest.approx((1.5 * least, 1.5 * most))
+
+
+@pytest.mark.parametrize(("guess", "bound"), [(1e6, 1), (-1e6, 0)])
+def test_a_target_beyond_the_limits_is_the_limit(guess: float, bound: int) -> None:
+    """What is learned towards is r + gamma (limit - b) where something followed, r where nothing did."""
+    episodes, acts = walks(np.sign)
+    line, scale = _baseline(episodes, GAMMA)
+    rows = _rows(episodes, acts, GAMMA, line, scale)
+    members = Population([Member(0), Member(1)])
+    network = QNetwork(FQE().network, members, 3)
+    parameters = FlatParameters({"q": network})
+    slow = parameters.shared(network)
+    behind = FlatParameters({"q": slow})
+    behind.values.copy_(parameters.values)
+    with torch.no_grad():
+        slow.get_submodule("head").get_parameter("bias").fill_(guess)
+    index = torch.stack([torch.arange(STEPS), torch.arange(STEPS, 2 * STEPS)])
+    found = _Fit(parameters, network, slow, rows, index, torch.zeros(2, STEPS), GAMMA).gradient()
+    assert found["cut"].tolist() == [pytest.approx((STEPS - 1) / STEPS)] * 2
+    last = np.arange(2 * STEPS) % STEPS == STEPS - 1
+    time = np.arange(2 * STEPS) % STEPS
+    following = np.where(last, 0.0, limits(episodes, GAMMA)[bound])
+    target = (episodes.rewards[:2].reshape(-1) + GAMMA * following - line[time]) / scale
+    given = parameters.gradient.clone()
+    said = network(torch.cat([rows.x[index], acts.actions[index]], -1))
+    parameters.differentiate((said - torch.as_tensor(target).float().view(2, STEPS)).square().mean(1))
+    torch.testing.assert_close(given, parameters.gradient, rtol=1e-4, atol=1e-4 * float(given.abs().max()))
+
+
+@pytest.mark.slow
+def test_who_leaves_the_logs_is_told_that_the_number_means_nothing() -> None:
+    fqe, said = FQE(resamples=2, updates=600), {}
+    policies: dict[str, Callable[[Numbers], Numbers]] = {"near": lambda x: -0.3 * x, "far": np.sign}
+    for name, policy in policies.items():
+        episodes, acts = walks(policy)
+        weights = np.ones((EACH, STEPS))
+        fitted = fqe.fit(episodes, acts, fqe.counts(EACH, Stream(0)), GAMMA, Stream(1))
+        said[name] = fitted.estimate().reason, fitted.doubly_robust(weights).reason
+        low, high = limits(episodes, GAMMA)
+        assert ((low < fitted.estimates()) & (fitted.estimates() < high)).all()
+    assert said["near"] == ("", "")
+    assert all("% of the targets of Q lay beyond" in reason for reason in said["far"])
