@@ -370,3 +370,28 @@ def test_a_missing_column_of_a_table_is_answered_with_the_nearest(tmp_path: Path
     assert "no column 'angel'; the nearest are angle" in str(caught.value) and "named as reward" in str(caught.value)
     with pytest.raises(DataError, match="has the columns angle, torque, payoff: say what they are"):
         open_logs(path)
+
+
+@pytest.mark.slow
+def test_a_column_of_a_table_is_one_thing(tmp_path: Path) -> None:
+    """But times and episodes, which may be seen too."""
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "a.csv"
+    path.write_text(
+        "angle,torque,payoff,day,hour\n" + "".join(f"{i % 7},{i % 3},{i},{i // 4},{i}\n" for i in range(12))
+    )
+    with pytest.raises(DataError) as caught:
+        open_logs(path, columns="obs=angle,angle,torque action=torque reward=payoff episode=day")
+    said = str(caught.value)
+    assert "Column 'angle' is named as obs and as obs: name it once" in said
+    assert "Column 'torque' is named as obs and as action: name it once" in said and "payoff" not in said
+    open_logs(path, columns="obs=angle,hour action=torque reward=payoff episode=day time=hour", allow=["index"])
+
+
+@pytest.mark.slow
+def test_a_table_without_rows(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "a.csv"
+    path.write_text("angle,torque,payoff\n")
+    with pytest.raises(DataError, match=r"has columns \(angle, torque, payoff\) and no rows"):
+        open_logs(path, columns="obs=angle action=torque reward=payoff")

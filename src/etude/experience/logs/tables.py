@@ -51,11 +51,19 @@ def read_table(path: Path, columns: Mapping[str, tuple[str, ...]]) -> Raw:
             f"{path} has the columns {', '.join(table)}: say what they are, as in --columns 'obs=x1,x2 action=u "
             "reward=r episode=id done=end'."
         )
+    if not len(next(iter(table.values()), ())):
+        raise DataError(f"{path} has columns ({', '.join(table)}) and no rows.")
     named = {role: [name for name in names if name in table] for role, names in columns.items()}
     numbers = {name: _numbers(table[name]) for role, names in named.items() if role != "episode" for name in names}
     unknown = dict.fromkeys(name for names in columns.values() for name in names if name not in table)
     faults = [_unknown(name, table) for name in unknown]
     faults += [_text(name, values) for name, values in numbers.items() if values.dtype.kind not in "fiub"]
+    faults += [
+        f"Column {name!r} is named as {' and as '.join(roles)}: name it once (what is seen cannot hold what is done or "
+        "earned)."
+        for name, roles in _roles(columns).items()
+        if len(roles) > 1
+    ]
     faults += [f"No column is named as {role}." for role in ("obs", "action", "reward") if role not in columns]
     if faults:
         raise DataError(f"{path} cannot be learned from:\n" + "\n".join(f"  {fault}" for fault in faults))
@@ -68,6 +76,15 @@ def read_table(path: Path, columns: Mapping[str, tuple[str, ...]]) -> Raw:
     ids = found.pop("episode", None)
     starts = None if ids is None else np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
     return Raw(path, found, called, starts=starts)
+
+
+def _roles(columns: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
+    """What each column is named as. Times and episodes may be seen too; what followed is held against the next row."""
+    found: dict[str, list[str]] = {}
+    for role, names in columns.items():
+        for name in names if role not in ("time", "episode", "next") else ():
+            found.setdefault(name, []).append(role)
+    return found
 
 
 def _unknown(name: str, table: Mapping[str, Numbers]) -> str:
