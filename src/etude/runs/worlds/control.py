@@ -109,9 +109,10 @@ def _check_reads(method: Method, task: LoggedTask) -> None:
     from etude.runs.actions_of_logs import check_takes
 
     if not getattr(method.slots().get("experience"), "reads_logs", False):
+        alone = " or say --set experience=logged exploration=none," if "exploration" in method.slots() else ""
         raise ConfigError(
-            f"{method.id} acts, and would not read the logs in {task.data}: leave --data out, or take a method that "
-            "learns from logs (bc, td3-bc, iql)."
+            f"{method.id} acts, and would not read the logs in {task.data}: leave --data out,{alone} or take a method "
+            "that learns from logs (bc, td3-bc, iql)."
         )
     check_takes(method, task.logs())
 
