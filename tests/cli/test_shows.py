@@ -67,6 +67,14 @@ def test_a_run_from_logs_is_to_be_judged_by_others_and_compared_with_imitation(t
     assert [line for line, _ in control.suggestions(done, "iql", {**logged, "task": "logs"})] == [judged]
 
 
+def test_a_number_that_is_not_to_be_trusted_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = finished(tmp_path, None, [])
+    done.evaluation["after"]["test"]["pass@1"]["reason"] = "nobody knows"
+    shows.result(done)
+    table, told, _ = capsys.readouterr().out.partition("pass@1: nobody knows.")
+    assert told and "pass@1" in table
+
+
 def test_the_reward_of_a_function_stands_beside_the_accuracy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -214,6 +214,15 @@ def test_entries_of_an_evaluation() -> None:
     assert report_evaluation.render({"before": {}, "after": {"test": {}}}) == ""
 
 
+def test_the_report_says_which_numbers_are_not_to_be_trusted() -> None:
+    found = {
+        "fqe": {"value": 7.0, "low": 6.0, "high": 8.0, "reason": "Q < ran away"},
+        "logged": {"value": 1.0, "reason": ""},
+    }
+    html = report_evaluation.render({"after": {"logs": found}})
+    assert '<p class="down">fqe: Q &lt; ran away.</p>' in html and "logged:" not in html
+
+
 def test_what_was_not_trained_on_comes_first() -> None:
     html = report_evaluation.render({"after": {"train": {"pass@1": 0.9}, "test": {"pass@1": 0.6}}})
     assert html.index("60.0%") < html.index("90.0%")

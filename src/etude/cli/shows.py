@@ -27,6 +27,7 @@ def result(done: Result, quiet: bool = False, method: str = "") -> None:
         return
     from rich.console import Console
 
+    from etude.evaluation.report_evaluation import doubts
     from etude.runs.saved import run_world
     from etude.runs.worlds import world_of
 
@@ -37,6 +38,8 @@ def result(done: Result, quiet: bool = False, method: str = "") -> None:
         config = json.loads((done.folder / "config.json").read_text())
         wording = world_of(run_world(done.folder)).WORDING
         console.print(_scores(done.evaluation, wording, bool(config.get("reward"))))
+        for doubt in doubts(done.evaluation["after"]):
+            console.print(doubt, markup=False, soft_wrap=True)
     if done.best is not None:
         console.print(done.best.sentence(), markup=False, soft_wrap=True)
     steps = "1 training step" if done.steps == 1 else f"{done.steps} training steps"

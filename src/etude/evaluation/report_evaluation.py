@@ -41,7 +41,19 @@ def render(evaluation: Mapping[str, Any]) -> str:
         chart = svg_bars(bars, title="Before and after", legend=("before", "after"), span=(0, 1), width=460)
         table = f'<div class="beside"><div class="card">{chart}</div>{table}</div>'
     note = f'<p class="soft">{"Bars and brackets" if bars else "Brackets"} are 95% intervals.</p>'
-    return f'<div class="tiles">{"".join(tiles[:TILES])}</div>{table}{note}'
+    doubted = "".join(f'<p class="down">{escape(sentence)}</p>' for sentence in doubts(evaluation.get("after")))
+    return f'<div class="tiles">{"".join(tiles[:TILES])}</div>{doubted}{table}{note}'
+
+
+def doubts(side: object) -> list[str]:
+    """Why numbers of one side of `evaluation.json` are not to be trusted, a sentence for each of which that is known.
+
+    >>> doubts({"logs": {"fqe": {"value": 7.0, "reason": "it ran away"}, "logged": {"value": 1.0, "reason": ""}}})
+    ['fqe: it ran away.']
+    """
+    of_splits = side.values() if isinstance(side, Mapping) else ()
+    entries = [item for split in of_splits if isinstance(split, Mapping) for item in split.items()]
+    return [f"{name}: {why}." for name, entry in entries if isinstance(entry, Mapping) and (why := entry.get("reason"))]
 
 
 def _repeats(key: Key, lead: str, before: Mapping[Key, Found], after: Mapping[Key, Found]) -> bool:
