@@ -40,8 +40,8 @@ def walks(policy: Callable[[Numbers], Numbers]) -> tuple[Episodes, Acts]:
 
 @pytest.mark.parametrize(
     ("rewards", "ends", "least", "most"),
-    [([[-1.0, 3.0]], False, -4.0, 6.0), ([[1.0, 3.0]], False, -2.0, 6.0), ([[1.0, 3.0]], True, -3.0, 6.0),
-     ([[-2.0, -1.0]], True, -4.0, 2.0), ([[0.0, 0.0]], False, -1.0, 1.0)],
+    [([[-1.0, 3.0]], False, -1.0, 3.0), ([[1.0, 3.0]], False, 1.0, 3.0), ([[1.0, 3.0]], True, 0.0, 3.0),
+     ([[-2.0, -1.0]], True, -2.0, 0.0), ([[0.0, 0.0]], False, 0.0, 0.0)],
 )  # fmt: skip
 def test_limits_by_hand(rewards: list[list[float]], ends: bool, least: float, most: float) -> None:
     """Of two steps at a discount of a half, 1.5 in all."""
@@ -69,7 +69,9 @@ def test_a_target_beyond_the_limits_is_the_limit(guess: float, bound: int) -> No
     assert found["cut"].tolist() == [pytest.approx((STEPS - 1) / STEPS)] * 2
     last = np.arange(2 * STEPS) % STEPS == STEPS - 1
     time = np.arange(2 * STEPS) % STEPS
-    following = np.where(last, 0.0, limits(episodes, GAMMA)[bound])
+    low, high = limits(episodes, GAMMA)  # nobody earns more than 0, or as far again
+    assert high < 0 and low < high
+    following = np.where(last, 0.0, (low + low, high - low)[bound])
     target = (episodes.rewards[:2].reshape(-1) + GAMMA * following - line[time]) / scale
     given = parameters.gradient.clone()
     said = network(torch.cat([rows.x[index], acts.actions[index]], -1))
@@ -86,7 +88,20 @@ def test_who_leaves_the_logs_is_told_that_the_number_means_nothing() -> None:
         weights = np.ones((EACH, STEPS))
         fitted = fqe.fit(episodes, acts, fqe.counts(EACH, Stream(0)), GAMMA, Stream(1))
         said[name] = fitted.estimate().reason, fitted.doubly_robust(weights).reason
-        low, high = limits(episodes, GAMMA)
-        assert ((low < fitted.estimates()) & (fitted.estimates() < high)).all()
+        assert (np.abs(fitted.estimates()) < -2 * limits(episodes, GAMMA)[0]).all()
     assert said["near"] == ("", "")
-    assert all("% of the targets of Q lay beyond" in reason for reason in said["far"])
+    assert all("% of the targets of Q lay beyond what" in reason for reason in said["far"])
+
+
+@pytest.mark.parametrize(("value", "doubted"), [(-0.04, False), (1.04, False), (-0.06, True), (1.06, True)])
+def test_an_estimate_that_cannot_be_says_so(value: float, doubted: bool) -> None:
+    """Rewards of one step are 0 to 1: a twentieth beyond is an error of the fit, and more is none."""
+    place = np.arange(20)[:, None]
+    episodes = Episodes(place, place >= 0, np.zeros(20, bool), np.linspace(0.0, 1.0, 20)[:, None])
+    column = torch.zeros(20, 1)
+    acts = Acts(column, column, column[:, None], column + 1, column, column[:, None], column + 1)
+    fitted = FQE(resamples=2, updates=1).fit(episodes, acts, np.ones((3, 20), int), GAMMA, Stream(0))
+    fitted.starts = lambda: np.full((3, 20), value)  # type: ignore[method-assign]
+    said = fitted.estimate().reason
+    assert said.startswith("it lies beyond what rewards like those of the logs add up to (0 to 1)") == doubted
+    assert bool(said) == doubted

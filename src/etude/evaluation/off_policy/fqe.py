@@ -8,8 +8,8 @@ learned as the difference to b(t), what a step of the logs is worth on average w
 from a slow copy. A linear Q is not learned but solved for.
 
 Where a policy does what logs never show, Q is a guess that is learned from guesses, and may grow without end. Targets
-are cut at what rewards like those of the logs cannot add up to (`limits`), and an estimate of which many were cut says
-that it means nothing.
+are cut far beyond what rewards like those of the logs add up to (`limits`), and an estimate of which many were cut, or
+that lies there itself, says that it means nothing.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from etude.optimizers.schedules import Cosine
 from etude.policies.control.initializers import FanIn
 from etude.policies.control.networks import MLP, Linear
 
-RUNAWAY = 0.01
-"""The share of targets beyond all that rewards can add up to from which an estimate says nothing."""
+RUNAWAY, BEYOND = 0.01, 0.05
+"""An estimate says nothing from this share of targets that were cut on, and from so far beyond what rewards add up to,
+in parts of that range."""
 CHUNK = 1 << 19
 """Numbers of a layer that are computed at a time."""
 
@@ -271,13 +272,19 @@ class FittedQ:
         """An estimate, and how far members differ after the first, who had all episodes; [P]."""
         error = float(np.std(each[1:], ddof=1)) if len(each) > 2 else np.inf
         found = spread(value, error, len(each) - 1, effective)
-        if self.cut <= RUNAWAY:
-            return found
-        grown = (
-            f"{self.cut:.0%} of the targets of Q lay beyond what rewards like those of the logs add up to: it fed on "
-            "its own guesses, where the policy does what the logs do not show, and its number means nothing"
+        return replace(found, reason="; ".join(x for x in (found.reason, self._doubt(value)) if x))
+
+    def _doubt(self, value: float) -> str:
+        """Why an estimate means nothing; '' if nothing says that."""
+        low, high = limits(self.episodes, self.gamma)
+        far = max(low - value, value - high) > BEYOND * (high - low or max(abs(high), 1.0))
+        if self.cut <= RUNAWAY and not far:
+            return ""
+        what = f"{self.cut:.0%} of the targets of Q lay" if self.cut > RUNAWAY else "it lies"
+        return (
+            f"{what} beyond what rewards like those of the logs add up to ({low:.4g} to {high:.4g}): Q fed on its own "
+            "guesses, where the policy does what the logs do not show, and its number means nothing"
         )
-        return replace(found, reason="; ".join(x for x in (found.reason, grown) if x))
 
     @torch.no_grad()
     def _values(self, seen: Tensor, actions: Tensor, chances: Tensor, above: Tensor, index: Tensor) -> Numbers:
@@ -304,26 +311,25 @@ def _rows(episodes: Episodes, acts: Acts, gamma: float, line: Numbers, scale: fl
     rewards = np.zeros(len(time))
     rewards[episodes.rows[episodes.there]] = episodes.rewards[episodes.there]
     low, high = limits(episodes, gamma)
+    more = max(abs(low), abs(high)) or 1.0  # a fit errs, and others may find other rewards
     return Rows(
         acts, seen(acts.observations, time), seen(acts.following, time + 1), number(rewards),
         torch.as_tensor(live).float(), number(line[time]), number(line[time + 1] * live),
-        number(low - line[time + 1]), number(high - line[time + 1]), scale,
+        number(low - more - line[time + 1]), number(high + more - line[time + 1]), scale,
     )  # fmt: skip
 
 
 def limits(episodes: Episodes, gamma: float) -> tuple[float, float]:
-    """Beyond what nobody earns if rewards are like those of the logs.
+    """What is earned at least and at most if rewards are like those of the logs.
 
-    At each of T steps that is as little or as much as one of them, or 0 where episodes end early; and farther by as
-    much as the largest in size, since a fit errs and others may find other rewards.
+    At each of T steps that is as little or as much as one of them, or 0 where episodes end early.
     """
     rewards = episodes.rewards[episodes.there]
     low, high = float(rewards.min()), float(rewards.max())
     if episodes.terminated.any():
         low, high = min(low, 0.0), max(high, 0.0)
-    more = max(abs(low), abs(high)) or 1.0
     steps = float((gamma ** np.arange(episodes.horizon)).sum())
-    return steps * (low - more), steps * (high + more)
+    return steps * low, steps * high
 
 
 def _baseline(episodes: Episodes, gamma: float) -> tuple[Numbers, float]:
