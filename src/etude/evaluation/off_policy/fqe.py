@@ -278,13 +278,13 @@ class FittedQ:
         """Why an estimate means nothing; '' if nothing says that."""
         low, high = limits(self.episodes, self.gamma)
         far = max(low - value, value - high) > BEYOND * (high - low or max(abs(high), 1.0))
-        if self.cut <= RUNAWAY and not far:
-            return ""
-        what = f"{self.cut:.0%} of the targets of Q lay" if self.cut > RUNAWAY else "it lies"
-        return (
-            f"{what} beyond what rewards like those of the logs add up to ({low:.4g} to {high:.4g}): Q fed on its own "
-            "guesses, where the policy does what the logs do not show, and its number means nothing"
-        )
+        beyond = f"beyond what rewards like those of the logs add up to ({low:.4g} to {high:.4g})"
+        if self.cut > RUNAWAY:
+            return (
+                f"{self.cut:.0%} of the targets of Q lay {beyond}: it fed on its own guesses, where the policy does what "
+                "the logs do not show, and its number means nothing"
+            )
+        return f"it lies {beyond}, so its number means nothing" if far else ""
 
     @torch.no_grad()
     def _values(self, seen: Tensor, actions: Tensor, chances: Tensor, above: Tensor, index: Tensor) -> Numbers:
