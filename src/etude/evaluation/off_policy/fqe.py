@@ -281,8 +281,8 @@ class FittedQ:
         beyond = f"beyond what rewards like those of the logs add up to ({low:.4g} to {high:.4g})"
         if self.cut > RUNAWAY:
             return (
-                f"{self.cut:.0%} of the targets of Q lay {beyond}: it fed on its own guesses, where the policy does what "
-                "the logs do not show, and its number means nothing"
+                f"{self.cut:.0%} of the targets of Q lay {beyond}: it fed on its own guesses, where the policy does "
+                "what the logs do not show, and its number means nothing"
             )
         return f"it lies {beyond}, so its number means nothing" if far else ""
 
