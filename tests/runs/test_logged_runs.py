@@ -119,6 +119,8 @@ def test_without_an_environment_runs_cannot_be_told_apart(
     words = [word.format(logs) for word in command]
     with pytest.raises(ConfigError, match=r"nothing says it here\. There is no environment to play in: give --task"):
         app([*words, *([str(logs)] if words[-1] == "--data" else [])])
+    with pytest.raises(ConfigError, match="nothing says it here"):
+        etude.compare(["td3-bc", "bc"], data=logs)
 
 
 def test_what_was_not_judged_is_to_be(tmp_path: Path, logs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from etude.cli.task_fields import DEFAULT_TASK, NOTHING, Fields, TaskFields, task_with
+from etude.cli.task_fields import NOTHING, Fields, TaskFields
+from etude.tasks import USUAL
 
 
 def compare(
     *methods: str,
-    task: str = DEFAULT_TASK,
+    task: str = USUAL,
     data: str | None = None,
     model: str = "tiny",
     seeds: int | None = None,
@@ -78,7 +79,7 @@ def compare(
     logs: dict[str, Any] = {} if data is None else {"data": data}
     comparison = run(
         methods,
-        task_with(data, task),
+        task,
         model=model,
         seeds=seeds,
         steps=steps,

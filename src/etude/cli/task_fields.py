@@ -7,18 +7,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from etude.tasks import LOGS
-
 Fields = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False, consume_multiple=True)]
 """`--set a=1 b=2`, or `--set a=1 --set b=2`."""
-
-
-DEFAULT_TASK = "compose"
-
-
-def task_with(data: str | None, task: str) -> str:
-    """Logs alone where there are logs and nobody names a task."""
-    return LOGS if data is not None and task == DEFAULT_TASK else task
 
 
 @Parameter(name="*")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from etude.cli.task_fields import DEFAULT_TASK, Fields, task_with
+from etude.cli.task_fields import Fields
 from etude.core.errors import ConfigError
+from etude.tasks import USUAL, beside
 
 if TYPE_CHECKING:
     from etude.runs.training import Result
@@ -21,7 +22,7 @@ Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 def train(
     method: str = "grpo",
     *,
-    task: str = DEFAULT_TASK,
+    task: str = USUAL,
     model: str = "tiny",
     steps: int | None = None,
     seed: int = 0,
@@ -247,7 +248,7 @@ def train(
         "bound": bound, "engine": engine, "ranks": ranks, "shard": shard, "checkpoint_every": checkpoint_every,
         "keep": keep, "keep_best": keep_best, "sinks": sink, "callbacks": callback, "preset": preset, "quiet": quiet,
     }  # fmt: skip
-    task = task_with(data, task)
+    task = beside(data, task)
     of_task = {"data": data, "heldout": heldout, "columns": columns, "answer": answer, "skip_bad_rows": skip_bad_rows,
                "chat": chat, "system": system, "template_arguments": template_arguments, "tools": tools,
                "stream": stream}  # fmt: skip

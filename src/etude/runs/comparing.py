@@ -16,6 +16,7 @@ from etude.core.fit import check as check_fit
 from etude.rewards.several import Scoring
 from etude.runs import given, shorthands
 from etude.runs.jobs import Job, jobs_for, run_jobs
+from etude.tasks import USUAL, beside
 
 if TYPE_CHECKING:
     from etude.core.method import Method
@@ -208,7 +209,7 @@ class Compared:
 
 
 def compare(
-    methods: Sequence[str], task: Any = "compose", *, model: Any = "tiny", tokenizer: object = None,
+    methods: Sequence[str], task: Any = USUAL, *, model: Any = "tiny", tokenizer: object = None,
     seeds: int | None = None, steps: int | None = None, metric: str | None = None, split: str | None = None,
     out: Path | str = "runs", set: str | Sequence[str] | Mapping[str, Any] = (), reward: Scoring | None = None,
     workers: int | None = None, evaluate: int | None = None, evaluate_every: int | None = None, preset: bool = False,
@@ -218,7 +219,8 @@ def compare(
 
     Args:
         methods: names; parts stack with +, as in 'grpo+kl-to-reference'. The first is the baseline.
-        task, model: all that `etude.train` takes and that has a name, or gets one.
+        task, model: all that `etude.train` takes and that has a name, or gets one; with `data` and no task logs alone,
+            which are refused, since nothing is played there.
         seeds: runs of each, 3 by default; in control members of each, 10 by default.
         steps: 100 training steps by default; in control environment steps of each member (updates, from logs), by
             default the task's.
@@ -245,6 +247,7 @@ def compare(
     from etude.runs.worlds import world_of
 
     check_place(on)
+    task = beside(of_task.get("data"), task)
     fields = [*shorthands.alone(of_task), *assignments(set)]
     numbers = {
         "seeds": seeds, "steps": steps, "workers": workers, "evaluate": evaluate, "evaluate_every": evaluate_every,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from etude.core.registry import Listing
 
@@ -15,10 +15,21 @@ if TYPE_CHECKING:
 sys.modules[__name__].__class__ = Listing
 GYM = "reasoning-gym:"
 HUB = "hub:"
+USUAL = "compose"
+"""Where nobody names a task."""
 LOGS = "logs"
 """Logs without an environment: their file is a field of it."""
 OWNED = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 """What the name of a data set of the hub looks like; with `hub:` before it, it can be nothing else."""
+
+
+def beside(data: object, task: Any) -> Any:
+    """The task, or logs alone where there are logs and nobody names another.
+
+    >>> beside("week.csv", "compose"), beside("week.csv", "Pendulum-v1"), beside(None, "compose")
+    ('logs', 'Pendulum-v1', 'compose')
+    """
+    return LOGS if data is not None and isinstance(task, str) and task == USUAL else task
 
 
 def resolve_task(name: str) -> Task:
