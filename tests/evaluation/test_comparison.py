@@ -56,6 +56,47 @@ def test_lower_is_better_turns_the_improvement_round() -> None:
     assert higher == pytest.approx(8 / 9) and lower == pytest.approx(1 / 9)
 
 
+def test_an_error_that_runs_share_is_in_their_intervals_and_cancels_where_arms_share_it() -> None:
+    """b and a are moved alike by every draw, c is not moved at all."""
+    scores = {arm: {"t": RANDOM.normal(mean, 0.1, 12)} for arm, mean in (("a", 0.0), ("b", 0.05), ("c", 0.05))}
+    moved = RANDOM.normal(0, 1.0, 20)
+    shared = {"a": moved + 3, "b": moved, "c": np.zeros(20)}
+    plain, found = compare_arms(scores), compare_arms(scores, shared=shared)
+    a, b, c = (arm.iqm.high - arm.iqm.low for arm in found.arms)
+    assert min(a, b) > 3.0 and c == pytest.approx(plain.arms[2].iqm.high - plain.arms[2].iqm.low)
+    for name, arm, was in zip("bc", found.arms[1:], plain.arms[1:], strict=True):
+        assert arm.difference is not None and was.difference is not None
+        wide = found.improvement[name, "a"].high - found.improvement[name, "a"].low
+        narrow = plain.improvement[name, "a"].high - plain.improvement[name, "a"].low
+        if name == "b":
+            ends, own = (arm.difference.low, arm.difference.high), (was.difference.low, was.difference.high)
+            assert ends == pytest.approx(own) and wide == pytest.approx(narrow)
+        else:
+            assert arm.difference.low < -1 and arm.difference.high > 1 and wide == 1.0
+        assert arm.difference.value == was.difference.value
+
+
+def test_lower_is_better_is_moved_the_same_way() -> None:
+    scores = {"a": {"t": [0.1, 0.2, 0.4]}, "b": {"t": [0.3, 0.5, 0.6]}}
+    draws = {"a": [0.0, 0.0, 0.0, 0.0], "b": [-0.1, 0.0, 0.0, 0.3]}
+    turned = {arm: {"t": [-x for x in by["t"]]} for arm, by in scores.items()}
+    lower = compare_arms(scores, direction="lower", shared=draws).improvement["b", "a"]
+    higher = compare_arms(turned, shared={k: [-x for x in v] for k, v in draws.items()}).improvement["b", "a"]
+    assert lower == higher
+
+
+def test_an_arm_whose_numbers_mean_nothing_says_so_wherever_they_are(tmp_path: Path) -> None:
+    scores = {"bc": {"t": [0.1, 0.2, 0.4]}, "iql": {"t": [7.0, 8.0, 9.0]}}
+    found = compare_arms(scores, doubts={"iql": "Q fed on itself"}, notes=["From logs."])
+    assert found.notes[:2] == ("From logs.", "iql: Q fed on itself.")
+    console = Console(file=io.StringIO(), width=120)
+    console.print(found.table())
+    assert "iql (means nothing)" in console.file.getvalue()  # type: ignore[attr-defined]
+    found.write(tmp_path)
+    assert (tmp_path / "comparison.html").read_text().count("iql (means nothing)") >= 2  # chart and table
+    assert json.loads((tmp_path / "comparison.json").read_text())["arms"]["iql"]["doubt"] == "Q fed on itself"
+
+
 @pytest.mark.slow
 def test_comparison_is_written(tmp_path: Path) -> None:
     found = comparison()

@@ -12,6 +12,7 @@ from etude.core.errors import ConfigError, DataError
 from etude.core.streams import Stream
 from etude.evaluation import intervals
 from etude.evaluation.intervals import (
+    Interval,
     bootstrap_interval,
     curve_band,
     difference_interval,
@@ -24,6 +25,8 @@ from etude.evaluation.intervals import (
     probability_of_improvement,
     relative_to,
     welch_interval,
+    widened,
+    won,
 )
 
 RUN, TASK = np.arange(10)[:, None], np.arange(5)[None]
@@ -91,6 +94,11 @@ def test_aggregates_take_stacked_tables() -> None:
     stack = np.random.default_rng(0).normal(size=(6, 4, 3))
     for statistic in (mean, median, interquartile_mean, optimality_gap):
         np.testing.assert_allclose(statistic(stack), [statistic(s) for s in stack], atol=1e-12)
+
+
+def test_won_is_the_probability_of_improvement() -> None:
+    x, y = [1.0, 2.0, 3.0], [2.0, 0.0, 2.5, 4.0]
+    assert won(x, y) == probability_of_improvement(x, y).value == pytest.approx((1 + 1.5 + 3) / 12)
 
 
 def test_probability_of_improvement_by_loops() -> None:
@@ -215,6 +223,30 @@ def test_difference_of_interquartile_means() -> None:
 
 
 # Curves, scales, seeds, speed
+
+
+def test_an_error_that_all_runs_share_widens_by_squares() -> None:
+    """Draws of deviation 2 (five of them), at 95 %: t(4) = 2.776."""
+    draws = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]) * 2 / np.sqrt(2.5) + 17
+    found = widened(Interval(10.0, 7.0, 14.0, method="welch"), draws)
+    half = stats.t.ppf(0.975, 4) * 2
+    assert found.low == pytest.approx(10 - np.hypot(3, half)) and found.high == pytest.approx(10 + np.hypot(4, half))
+    assert (found.value, found.method) == (10.0, "welch")
+    same = Interval(10.0, 7.0, 14.0)
+    assert widened(same, [3.0, 3.0, 3.0]) == same
+    assert widened(same, [3.0]).low == -np.inf and widened(same, [3.0]).high == np.inf
+
+
+def test_widened_intervals_cover_what_runs_on_the_same_episodes_do_not() -> None:
+    """Six runs differ by 1 around a mean that the episodes moved by 1; twenty resamples show how far they move it."""
+    rng, held = np.random.default_rng(0), np.zeros(2)
+    for _ in range(400):
+        runs = rng.normal(rng.normal(), 1.0, (2, 6))
+        moved = rng.normal(0, 1, 20)
+        interval = welch_interval(runs[0], np.zeros(2))
+        both = widened(interval, moved)
+        held += [i.low <= 0 <= i.high for i in (interval, both)]
+    assert held[0] / 400 < 0.75 and 0.93 < held[1] / 400 <= 0.99
 
 
 def test_curve_band_is_the_interval_at_each_point() -> None:

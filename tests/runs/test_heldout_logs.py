@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import etude
 from etude.cli import shows
-from etude.core.errors import ConfigError, DataError
-from etude.evaluation.off_policy import judge
+from etude.cli.app import app
+from etude.core.errors import ConfigError, DataError, UnknownNameError
+from etude.evaluation.intervals import welch_interval, widened
+from etude.evaluation.off_policy import judge, members
 from etude.evaluation.off_policy.fqe import FQE
+from etude.runs import search
+from etude.runs.jobs import Job
 from etude.runs.train import resume
 from etude.runs.training import Result
 from log_toys import cartpole_columns, pendulum_columns, written
@@ -33,7 +39,22 @@ def later(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "FQE", lambda: FQE(resamples=3, updates=20, batch=16))
+    for module in (judge, members):
+        monkeypatch.setattr(module, "FQE", lambda: FQE(resamples=3, updates=20, batch=16))
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of several methods or settings are trained in this process, where fits are short."""
+
+    def train(jobs: Sequence[Job], *_: object) -> dict[Job, str]:
+        for job in jobs:
+            if not job.finished:
+                app(job.command(), result_action="return_value")
+        return {}
+
+    monkeypatch.setattr("etude.runs.comparing.run_jobs", train)
+    monkeypatch.setattr("etude.runs.search.run_each", train)
 
 
 def trained(logs: Path, later: Path, out: Path, **options: Any) -> Result:
@@ -59,6 +80,74 @@ def test_resumed_it_says_the_same(tmp_path: Path, logs: Path, later: Path) -> No
     trained(logs, later, tmp_path / "halves", until=250)
     resume(tmp_path / "halves", quiet=True)
     assert json.loads((tmp_path / "halves" / "evaluation.json").read_text())["after"] == whole
+
+
+COMPARED = {"steps": 250, "seeds": 2, "workers": 1, "quiet": True, "set": SMALL}
+
+
+@pytest.mark.usefixtures("short_fits", "here")
+def test_methods_are_compared_by_other_logs(tmp_path: Path, logs: Path, later: Path) -> None:
+    """By what is exported, of every member; intervals hold the spread of the first one's resamples."""
+    told = {**COMPARED, "out": tmp_path / "runs", "data": logs, "heldout": later}
+    done = etude.compare(["td3-bc", "bc"], **told).comparison
+    assert done.metric == "fqe/deterministic (logs)" and done.notes[0].startswith("Scores are estimates from logs;")
+    entries = {}
+    for path in (tmp_path / "runs").glob("*/seeds-0-to-1/evaluation.json"):
+        entries[path.parts[-3].split("-logs")[0]] = json.loads(path.read_text())["after"]["logs"]
+    assert set(entries) == {"td3-bc", "bc"} and "fqe/deterministic" in entries["td3-bc"]
+    for arm in done.arms:
+        own = entries[arm.name]["fqe/deterministic"]
+        assert arm.scores[:, 0].tolist() == own["members"] and own["members"][0] == own["value"]
+        assert len(set(own["members"])) == 2 and len(own["resamples"]) == 3
+    td3_bc, bc = done.arms
+    assert bc.difference is not None
+    draws = [np.array(entries[name]["fqe/deterministic"]["resamples"]) for name in ("bc", "td3-bc")]
+    alone = welch_interval(bc.scores, td3_bc.scores)
+    assert bc.difference == widened(alone, draws[0] - draws[1]) and bc.difference.high > alone.high
+    assert not (done.panels() or td3_bc.curves), "nothing was evaluated on the way"
+    sampled = etude.compare(["td3-bc", "bc"], metric="fqe", **told).comparison
+    assert sampled.arms[1].scores[:, 0].tolist() == entries["bc"]["fqe"]["members"]
+    with pytest.raises(UnknownNameError, match="There are: fqe/deterministic, fqe"):
+        etude.compare(["td3-bc", "bc"], metric="return", **told)
+
+
+@pytest.mark.usefixtures("short_fits", "here")
+def test_other_discounts_are_other_returns(tmp_path: Path, logs: Path, later: Path) -> None:
+    told = {"data": logs, "heldout": later, "steps": 250, "quiet": True, "workers": 1}
+    over = {"over": "sampling.horizon.gamma=0.9,0.5", "seeds": 1, "out": tmp_path / "search"}
+    with pytest.raises(ConfigError, match=r"They learn with discounts of 0\.5, 0\.9, .*--set task\.gamma=0\.9\."):
+        etude.tune("td3-bc", set=SMALL, **told, **over)
+    assert not (tmp_path / "search").exists()
+    found = etude.tune("td3-bc", set={**SMALL, "task.gamma": 0.5}, **told, **over)
+    assert found.metric == "logs/fqe/deterministic" and '"task.gamma" = 0.5' in found.config.read_text()
+    with pytest.raises(ConfigError, match=r"gamma is the discount of what is estimated from heldout logs"):
+        etude.train("td3-bc", data=logs, set={"task.gamma": 0.5}, out=tmp_path / "run", quiet=True)
+
+
+@pytest.mark.usefixtures("short_fits", "here")
+def test_a_setting_whose_number_means_nothing_is_not_the_best(
+    tmp_path: Path, logs: Path, later: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However large it is; and where that is so of all that are left, there is no best."""
+    told = {**COMPARED, "seeds": 1, "data": logs, "heldout": later, "over": "optimizer.lr=1e-4,1e-2"}
+    found = etude.tune("td3-bc", out=tmp_path / "search", **told)
+    train, doubted = search.run_each, [f"setting-{found.best:02}"]
+
+    def doubting(jobs: Sequence[Job], *rest: Any) -> dict[Job, str]:
+        failed = train(jobs, *rest)
+        for path in (job.folder / "evaluation.json" for job in jobs if job.folder.name in doubted):
+            evaluation = json.loads(path.read_text())
+            evaluation["after"]["logs"]["fqe/deterministic"] |= {"reason": "Q fed on itself", "members": [1e6]}
+            path.write_text(json.dumps(evaluation))
+        return failed
+
+    monkeypatch.setattr(search, "run_each", doubting)
+    again = etude.tune("td3-bc", out=tmp_path / "again", **told)
+    assert again.best == 1 - found.best and again.doubted == [found.best] and again.failed == {}
+    assert "1 of them came to a number that means nothing" in again.sentence()
+    doubted += [f"setting-{again.best:02}"]
+    with pytest.raises(ConfigError, match="means nothing for all settings that were left: Q fed on itself"):
+        etude.tune("td3-bc", out=tmp_path / "never", **told)
 
 
 def test_what_cannot_judge_is_refused(tmp_path: Path, logs: Path, later: Path) -> None:

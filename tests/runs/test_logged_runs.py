@@ -110,6 +110,7 @@ def test_without_an_environment(tmp_path: Path, logs: Path) -> None:
         ["compare", "td3-bc", "bc", "--data"],
         ["compare", "td3-bc", "bc", "--task", "logs", "--data"],
         ["tune", "td3-bc", "--task", "logs", "--over", "optimizer.lr=1e-4,1e-3", "--set", "task.data={}"],
+        ["tune", "td3-bc", "--over", "optimizer.lr=1e-4,1e-3", "--data"],
     ],
 )
 def test_without_an_environment_runs_cannot_be_told_apart(
@@ -117,7 +118,9 @@ def test_without_an_environment_runs_cannot_be_told_apart(
 ) -> None:
     monkeypatch.setattr("etude.runs.jobs.worker", lambda *_, **__: pytest.fail("something was trained"))
     words = [word.format(logs) for word in command]
-    with pytest.raises(ConfigError, match=r"nothing says it here\. There is no environment to play in: give --task"):
+    with pytest.raises(
+        ConfigError, match=r"nothing says it here\. There is no environment to play in: give --task, or --heldout"
+    ):
         app([*words, *([str(logs)] if words[-1] == "--data" else [])])
     with pytest.raises(ConfigError, match="nothing says it here"):
         etude.compare(["td3-bc", "bc"], data=logs)

@@ -15,6 +15,7 @@ def compare(
     *methods: str,
     task: str = USUAL,
     data: str | None = None,
+    heldout: str | None = None,
     model: str = "tiny",
     seeds: int | None = None,
     steps: int | None = None,
@@ -40,13 +41,16 @@ def compare(
     data
         Logs that all of them learn from, which are played in --task ENVIRONMENT: .npz, D4RL's .hdf5, a Minari folder, a
         table with --columns, or a run folder.
+    heldout
+        Other logs, by which what was learned from --data is judged where there is no environment.
     seeds
         Runs of each, 3 by default; in control members of each, trained together, 10 by default.
     steps
         Training steps, 100 by default; in control environment steps of each member (updates, from logs), by default the
         task's.
     metric
-        What is compared, after training: pass@1 by default, in control return (or return/deterministic).
+        What is compared, after training: pass@1 by default, in control return (or return/deterministic), of --heldout
+        logs fqe/deterministic (or fqe).
     out
         Where runs are kept and looked for; the comparison goes into a folder below it.
     set
@@ -76,7 +80,7 @@ def compare(
 
     from etude.runs.comparing import compare as run
 
-    logs: dict[str, Any] = {} if data is None else {"data": data}
+    logs: dict[str, Any] = {name: path for name, path in (("data", data), ("heldout", heldout)) if path is not None}
     comparison = run(
         methods,
         task,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from etude.cli.task_fields import NOTHING, Fields, TaskFields
+from etude.tasks import USUAL
 
 if TYPE_CHECKING:
     from etude.runs.search import Tuned
@@ -18,7 +19,9 @@ Repeated = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)
 def tune(
     method: str,
     *,
-    task: str = "compose",
+    task: str = USUAL,
+    data: str | None = None,
+    heldout: str | None = None,
     over: Repeated,
     budget: int = 20,
     steps: int | None = None,
@@ -42,6 +45,10 @@ def tune(
     ----------
     method
         A name, with parts stacked by +, or file.py:name.
+    data
+        Logs that all settings learn from, which are played in --task ENVIRONMENT, as in `etude train`.
+    heldout
+        Other logs, by which what was learned from --data is judged where there is no environment.
     over
         A field with a range (optimizer.lr=1e-5..1e-3) or choices (objective.high=0.2,0.28). Repeatable.
     budget
@@ -59,7 +66,7 @@ def tune(
     evaluate
         Problems per split, or episodes of each member, after every round.
     metric
-        What decides, higher being better: pass@1 by default, in control return.
+        What decides, higher being better: pass@1 by default, in control return, of --heldout logs fqe/deterministic.
     out
         Where runs, table and best.toml are kept; by default runs/tune-METHOD-TASK-SEED.
     workers
@@ -69,10 +76,11 @@ def tune(
     """
     from etude.runs.search import tune as search
 
+    logs: dict[str, Any] = {name: path for name, path in (("data", data), ("heldout", heldout)) if path is not None}
     found = search(
         method, task, over=over, budget=budget, steps=steps, seed=seed, seeds=seeds, model=model, set=set,
         reward=reward, evaluate=evaluate, metric=metric, out=out, workers=workers, quiet=quiet,
-        **of_task.given(),
+        **logs, **of_task.given(),
     )  # fmt: skip
     if quiet:
         print(found.config)
@@ -95,7 +103,8 @@ def _show(found: Tuned) -> None:
         return len(own), own[-1] if own else 0.0
 
     for i in sorted(range(len(found.settings)), key=far, reverse=True):
-        said = ["failed" if s.get(i, 0) is None else f"{s[i]:.4g}" if i in s else "" for s in scores]
+        none = "failed" if i in found.failed else "means nothing"
+        said = [none if s.get(i, 0) is None else f"{s[i]:.4g}" if i in s else "" for s in scores]
         table.add_row("best" if i == found.best else "", *found.settings[i].values(), *said)
     console = Console(highlight=False)
     console.print(table)

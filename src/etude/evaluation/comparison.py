@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -22,6 +22,8 @@ from etude.evaluation.intervals import (
     difference_interval,
     probability_of_improvement,
     welch_interval,
+    widened,
+    won,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class Arm:
         difference: mean minus that of the first arm; None for the first arm.
         curves: interquartile mean along training, by task.
         evaluated: that of the metric wherever the policies were evaluated, by task.
+        doubt: why its scores mean nothing; '' where nothing says that.
     """
 
     name: str
@@ -57,6 +60,12 @@ class Arm:
     difference: Interval | None = None
     curves: Mapping[str, Band] = field(default_factory=dict)
     evaluated: Mapping[str, Band] = field(default_factory=dict)
+    doubt: str = ""
+
+    @property
+    def label(self) -> str:
+        """What it is called where its numbers are shown."""
+        return f"{self.name} (means nothing)" if self.doubt else self.name
 
 
 @dataclass(frozen=True)
@@ -102,7 +111,7 @@ class Comparison:
         for arm in self.arms:
             pair = (arm.difference, self.improvement.get((arm.name, first)))
             cells = (str(len(arm.scores)), f"{arm.iqm.value:.3f}", _brackets(arm.iqm), *(str(p or "") for p in pair))
-            grid.add_row(escape(arm.name), *cells)
+            grid.add_row(escape(arm.label), *cells)
         return grid
 
     @property
@@ -151,11 +160,14 @@ def compare_arms(
     *,
     evaluated: Mapping[str, Mapping[str, ArrayLike]] | None = None,
     evaluated_at: ArrayLike | None = None,
+    shared: Mapping[str, ArrayLike] | None = None,
     metric: str = "score",
     curve: str = "",
     axis: str = "training steps",
     direction: Direction = "higher",
     about: Mapping[str, Any] | None = None,
+    doubts: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
     resamples: int = 2000,
     seed: int = 0,
 ) -> Comparison:
@@ -167,10 +179,16 @@ def compare_arms(
         steps: [points], the training steps of the curves.
         evaluated: [runs, points] of the metric by arm and task, where the policies were evaluated.
         evaluated_at: [points], the training steps of those.
+        shared: [draws] by arm, of an error that all its runs share (that they were scored on the same few episodes):
+            what an arm would have come to by each draw, which is the same draw in every arm. All intervals of scores
+            hold it too; curves do not.
         metric: what the scores are, with its unit.
         curve: what the curves are of; the metric itself unless said otherwise.
         axis: what `steps` count.
         direction: whether 'higher' or 'lower' is better.
+
+        doubts: by arm why its scores mean nothing, of arms where that is so.
+        notes: sentences that stand before those about the numbers.
 
     Raises DataError for arms with other tasks than the first, uneven runs, or scores that are not finite.
     """
@@ -181,20 +199,48 @@ def compare_arms(
     tables = {name: _table(name, by_task, tasks) for name, by_task in scores.items()}
     bands, gaps = _bands(curves or {}, steps, resamples, seed)
     points, missing = _bands(evaluated or {}, evaluated_at, resamples, seed)
-    baseline = next(iter(tables.values()))
+    first, doubted = next(iter(tables)), doubts or {}
+    common = _Common({name: np.asarray(draws, float) for name, draws in (shared or {}).items()})
     arms = [
-        Arm(name, runs, bootstrap_interval(runs, resamples=resamples, rng=seed),
-            None if runs is baseline else difference(runs, baseline, seed=seed), bands.get(name, {}),
-            points.get(name, {}))
+        Arm(name, runs, common.of(bootstrap_interval(runs, resamples=resamples, rng=seed), name),
+            None if name == first else common.of(difference(runs, tables[first], seed=seed), name, first),
+            bands.get(name, {}), points.get(name, {}), doubted.get(name, ""))
         for name, runs in tables.items()
     ]  # fmt: skip
     better = 1 if direction == "higher" else -1
-    improvement = {
-        (y, x): probability_of_improvement(better * tables[y], better * tables[x], resamples=resamples, rng=seed)
-        for x, y in combinations(tables, 2)
-    }
-    notes = (*_cautions(tables), *gaps, *missing)
-    return Comparison(metric, direction, tasks, tuple(arms), improvement, about or {}, notes, curve or metric, axis)
+
+    def improved(y: str, x: str) -> Interval:
+        interval = probability_of_improvement(better * tables[y], better * tables[x], resamples=resamples, rng=seed)
+        return common.of_improvement(interval, better * tables[y], better * tables[x], better, (y, x))
+
+    improvement = {(y, x): improved(y, x) for x, y in combinations(tables, 2)}
+    said = (*notes, *(f"{name}: {why}." for name, why in doubted.items()), *_cautions(tables), *gaps, *missing)
+    return Comparison(metric, direction, tasks, tuple(arms), improvement, about or {}, said, curve or metric, axis)
+
+
+@dataclass(frozen=True)
+class _Common:
+    """Draws of the error that the runs of an arm share, by arm; of none, intervals stay as they are."""
+
+    draws: Mapping[str, Array]
+
+    def of(self, interval: Interval, *arms: str) -> Interval:
+        """That of an arm, or of an arm minus another, with it."""
+        return widened(interval, self._moved(*arms)) if self.draws else interval
+
+    def of_improvement(
+        self, interval: Interval, x: Array, y: Array, better: int, arms: tuple[str, str]
+    ) -> Interval:  # fmt: skip
+        """P(X > Y) as it would be by each draw."""
+        if not self.draws:
+            return interval
+        moved = self._moved(*arms)
+        each = [won(x + better * by, y) for by in moved - moved.mean()]
+        found = widened(interval, each)
+        return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
+
+    def _moved(self, arm: str, than: str = "") -> Array:
+        return self.draws[arm] - self.draws[than] if than else self.draws[arm]
 
 
 def difference(x: ArrayLike, y: ArrayLike, *, seed: int = 0, level: float = 0.95) -> Interval:
@@ -250,7 +296,7 @@ def _cautions(tables: Mapping[str, Array]) -> list[str]:
 def _arm_json(arm: Arm, tasks: Sequence[str]) -> dict[str, Any]:
     return {
         "runs": len(arm.scores), "iqm": arm.iqm.to_json(), "mean": float(arm.scores.mean()),
-        "difference": arm.difference and arm.difference.to_json(),
+        "difference": arm.difference and arm.difference.to_json(), "doubt": arm.doubt,
         "scores": dict(zip(tasks, arm.scores.T.tolist())),
         "curves": _bands_json(arm.curves), "evaluated": _bands_json(arm.evaluated),
     }  # fmt: skip

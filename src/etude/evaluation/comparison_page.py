@@ -38,7 +38,7 @@ def _scores(comparison: Comparison) -> str:
     )
     first = comparison.arms[0].name
     lines = [
-        [breakable(a.name), str(len(a.scores)), _interval(a.iqm), _interval(a.difference) if a.difference else ""]
+        [breakable(a.label), str(len(a.scores)), _interval(a.iqm), _interval(a.difference) if a.difference else ""]
         for a in comparison.arms
     ]
     table = rows(["", "runs", "interquartile mean", f"mean − {escape(first)}"], lines)
@@ -47,7 +47,7 @@ def _scores(comparison: Comparison) -> str:
 
 
 def _bar(arm: Arm, index: int) -> Bar:
-    return Bar(arm.name, arm.iqm.value, arm.iqm.low, arm.iqm.high, index, tuple(arm.scores.ravel()))
+    return Bar(arm.label, arm.iqm.value, arm.iqm.low, arm.iqm.high, index, tuple(arm.scores.ravel()))
 
 
 def _improvement(comparison: Comparison) -> str:

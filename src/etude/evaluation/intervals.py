@@ -13,7 +13,7 @@ mean of normal scores 76%, 85%, 89% (1,000 simulations); interquartile mean over
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -157,11 +157,22 @@ def probability_of_improvement(
     Shapes: x [N_x, M], y [N_y, M]; each arm is resampled on its own.
     """
     xs, ys = _pair(x, y)
-    wins = np.sign(xs.T[:, :, None] - ys.T[:, None, :]) / 2 + 0.5  # [M, N_x, N_y]
+    wins = _wins(xs, ys)
     random = generator(rng)
     weight_x, weight_y = (_run_weights(arm.shape, resamples, random) for arm in (xs, ys))
     drawn = (np.matmul(weight_x, wins) * weight_y).sum(-1).mean(0)
     return _percentiles(float(wins.mean()), drawn, level)
+
+
+def won(x: ArrayLike, y: ArrayLike) -> float:
+    """The same without its interval."""
+    return float(_wins(*_pair(x, y)).mean())
+
+
+def _wins(xs: Array, ys: Array) -> Array:
+    """[M, N_x, N_y] 1 where a run of X is above one of Y, a half where they are equal."""
+    found: Array = np.sign(xs.T[:, :, None] - ys.T[:, None, :]) / 2 + 0.5
+    return found
 
 
 def difference_interval(
@@ -202,6 +213,24 @@ def welch_interval(x: ArrayLike, y: ArrayLike, *, level: float = 0.95) -> Interv
     degrees = total**2 / sum((v**2).sum() / (len(arm) - 1) for v, arm in zip(parts, pair))
     half = float(stdtrit(degrees, (1 + level) / 2) * np.sqrt(total))
     return Interval(d, d - half, d + half, level, "welch")
+
+
+# Errors that all runs share
+
+
+def widened(interval: Interval, draws: ArrayLike) -> Interval:
+    """The interval with an error added that moves all runs alike, and that more of them do not make smaller.
+
+    half <- sqrt(half^2 + (t(R - 1) s)^2) at both ends, s the deviation of the R draws [R] of what was estimated. With
+    fewer than two draws nothing is known of it: the interval is unbounded.
+    """
+    from scipy.special import stdtrit
+
+    several = np.asarray(draws, float)
+    degrees = several.size - 1
+    more = np.inf if degrees < 1 else float(stdtrit(degrees, (1 + interval.level) / 2) * several.std(ddof=1))
+    low, high = (float(np.hypot(interval.value - end, more)) for end in (interval.low, interval.high))
+    return replace(interval, low=interval.value - low, high=interval.value + high)
 
 
 # Shared
@@ -259,5 +288,5 @@ def _band(x: Array, intervals: Sequence[Interval]) -> Band:
 __all__ = [
     "Array", "Band", "Interval", "Randomness", "Statistic", "bootstrap_interval", "curve_band", "difference_interval",
     "generator", "interquartile_mean", "mean", "median", "min_max", "optimality_gap", "performance_profile",
-    "probability_of_improvement", "relative_to", "welch_interval",
+    "probability_of_improvement", "relative_to", "welch_interval", "widened", "won",
 ]  # fmt: skip

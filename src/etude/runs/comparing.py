@@ -17,6 +17,7 @@ from etude.rewards.several import Scoring
 from etude.runs import given, shorthands
 from etude.runs.jobs import Job, jobs_for, run_jobs
 from etude.tasks import USUAL, beside
+from etude.tasks.control.logged import LoggedTask
 
 if TYPE_CHECKING:
     from etude.core.method import Method
@@ -28,15 +29,35 @@ if TYPE_CHECKING:
 
 def final_scores(jobs: Sequence[Job], metric: str, split: str) -> list[float]:
     """A number of every seed from the evaluation of finished runs. Raises ConfigError naming what there is."""
-    scores: list[float] = []
-    for job in jobs:
-        after = json.loads((job.folder / "evaluation.json").read_text())["after"]
-        if split not in after or metric not in after[split]:
-            there = sorted({f"{s}: {', '.join(after[s])}" for s in after})
-            raise ConfigError(f"The evaluation in {job.folder} has no {metric} on {split}; it has {'; '.join(there)}.")
-        entry = after[split][metric]
-        scores += [float(x) for x in entry.get("members", [entry["value"]])]
-    return scores
+    return [score for job in jobs for score in _numbers(_final(job, metric, split))]
+
+
+def _final(job: Job, metric: str, split: str) -> dict[str, Any]:
+    """What the evaluation after a finished run says. Raises ConfigError naming what there is."""
+    after = json.loads((job.folder / "evaluation.json").read_text())["after"]
+    if split not in after or metric not in after[split]:
+        there = sorted({f"{s}: {', '.join(after[s])}" for s in after})
+        raise ConfigError(f"The evaluation in {job.folder} has no {metric} on {split}; it has {'; '.join(there)}.")
+    found: dict[str, Any] = after[split][metric]
+    return found
+
+
+def _estimated(arms: Mapping[str, Sequence[Job]], metric: str, split: str) -> dict[str, Any]:
+    """What has to be known about scores that were not played but estimated from logs, as `compare_arms` takes it.
+
+    That is what each arm's first member would have come to by each resample of the episodes, the same for all arms, and
+    whose estimates mean nothing.
+    """
+    entries = {arm: [_final(job, metric, split) for job in jobs] for arm, jobs in arms.items()}
+    draws = {arm: each[0].get("resamples", []) for arm, each in entries.items()}
+    if not all(draws.values()):
+        return {}
+    doubts = {arm: each[0]["reason"] for arm, each in entries.items() if each[0]["reason"]}
+    note = (
+        f"Scores are estimates from logs; intervals hold chance in seeds and, by {len(next(iter(draws.values())))} "
+        "resamples of the episodes, in the logs, and not what is wrong with Q (docs/how-much-to-believe.md)."
+    )
+    return {"shared": draws, "doubts": doubts, "notes": [note]}
 
 
 def evaluations(jobs: Sequence[Job], metric: str, split: str, at: Sequence[float]) -> list[list[float]]:
@@ -104,7 +125,8 @@ def curves(jobs: Sequence[Job], steps: Sequence[float], metric: str) -> list[lis
 
 def check_scored(goal: Task, reward: Scoring | None) -> None:
     """Raise ConfigError for a task that does not say how good an outcome is, where no reward function does either."""
-    if reward is None and (sentence := goal.needs_reward()):
+    if reward is None and "after" not in goal.evaluated() and (sentence := goal.needs_reward()):
+        sentence = goal.judged_by() if isinstance(goal, LoggedTask) else sentence
         raise ConfigError(f"Runs are told apart by what they come to in the end, and nothing says it here. {sentence}")
 
 
@@ -220,7 +242,7 @@ def compare(
     Args:
         methods: names; parts stack with +, as in 'grpo+kl-to-reference'. The first is the baseline.
         task, model: all that `etude.train` takes and that has a name, or gets one; with `data` and no task logs alone,
-            which are refused, since nothing is played there.
+            of which `heldout` has to say what the methods come to.
         seeds: runs of each, 3 by default; in control members of each, 10 by default.
         steps: 100 training steps by default; in control environment steps of each member (updates, from logs), by
             default the task's.
@@ -235,11 +257,12 @@ def compare(
         on: where runs are done: 'local', or 'ray' ('ray@HOST:PORT'), on all machines of a cluster.
         frontier: a field and its values, 'rewards.kl-penalty.coefficient=0.01,0.05,0.2': each method is run with each
             of them, and they are compared at equal KL divergence from the start (`evaluation/frontiers.py`).
-        of_task: columns, answer, chat, ..., as in `etude.train`.
+        of_task: data, heldout, columns, answer, chat, ..., as in `etude.train`.
 
     Raises: ConfigError for fewer than two methods or an unknown name, before anything is trained.
     """
     from etude.runs.frontiers import at_equal_divergence, traced
+    from etude.runs.judging import one_discount
     from etude.runs.spread import check as check_place
     from etude.runs.spread import workers_of
     from etude.runs.training import Options, compose_task, of, with_adapter
@@ -264,6 +287,8 @@ def compare(
     own_fields = _fields_of(plain, fields)
     told_to = [{arm: [*those, *each] for arm, those in own_fields.items()} for each in settings]
     composed, *_ = [_set_arms(plain, goal, those) for those in told_to]  # all of them fit
+    discount = one_discount(composed.values(), goal)
+    told_to = [{arm: [*own, *discount] for arm, own in those.items()} for those in told_to]
     seeds, steps = seeds or usual[0], steps or max((p.steps for p in begun.values()), default=usual[1])
     metric, split = metric or known[0], split or splits[0]
     model = model if model == Options.model else start_of(model, goal.world)[0]
@@ -314,6 +339,13 @@ def _comparison(
     axis = " or ".join(dict.fromkeys(run_of(method).counts(method, usual) for method in composed.values()))
     sampling = [arm for arm, method in composed.items() if run_of(method).samples(method)]
     lines = {arm: {goal.id: curves(arms[arm], grid, name)} for arm in sampling}
-    title = f"{metric} ({split})"
-    points = {a: {goal.id: evaluations(jobs, metric, split, looks)} for a, jobs in arms.items() if curve != title}
-    return compare_arms(scores, lines, grid, evaluated=points, evaluated_at=looks, metric=title, curve=curve, axis=axis)
+    title, on_the_way = f"{metric} ({split})", "between" in goal.evaluated()
+    points = {
+        a: {goal.id: evaluations(jobs, metric, split, looks)}
+        for a, jobs in arms.items()
+        if on_the_way and curve != title
+    }
+    return compare_arms(
+        scores, lines, grid, evaluated=points, evaluated_at=looks, metric=title, curve=curve, axis=axis,
+        **_estimated(arms, metric, split),
+    )  # fmt: skip

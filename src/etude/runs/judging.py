@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from etude.core.control import ControlTask
+from etude.core.errors import ConfigError
 from etude.core.method import Method
 from etude.core.population import Population
-from etude.runs.training import compose_task, say
+from etude.core.task import Task
+from etude.runs.training import Options, compose_task, say
 from etude.runs.worlds import EvaluationOptions
 from etude.tasks.control.logged import LoggedTask
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from etude.evaluation.off_policy.episodes import Estimate
     from etude.evaluation.off_policy.judge import Judgement
     from etude.evaluation.off_policy.policies import Judged
-    from etude.evaluation.restored import RestoredPolicies
+    from etude.evaluation.restored import Acting, RestoredPolicies
 
 
 def judged(
@@ -52,14 +54,58 @@ def judged(
     }
 
 
+def judged_members(policies: Acting, task: LoggedTask, options: Options) -> dict[str, Estimate]:
+    """What the logs that a task holds out say of the first member, and by FQE of every one."""
+    from etude.evaluation.off_policy.members import with_members
+    from etude.evaluation.off_policy.policies import Judged
+
+    judging, told = task.judging(), EvaluationOptions(seed=options.seed, gamma=task.gamma)
+    method: Any = policies.method  # of any kind
+    found, _ = estimated(Judged(policies, 0), method, judging, told)
+    for sentence in found.sentences:
+        say(sentence, options.quiet)
+    others = range(1, policies.population.size)
+    gammas = [_discount(method, dataclasses.replace(told, member=m)) for m in others]
+    each = with_members(
+        found.estimates, [Judged(policies, m) for m in others], judging.logs(), gammas, options.seed
+    )  # fmt: skip
+    return {**found.estimates, **each}
+
+
 def estimated(policy: Judged, method: Method, task: LoggedTask, options: EvaluationOptions) -> tuple[Judgement, float]:
     """What `task`'s logs say of a policy, and the discount of the return that this is of."""
     from etude.evaluation.off_policy.behaviour import behaviour_logp
-    from etude.evaluation.off_policy.judge import USUAL, discount_of, judge
+    from etude.evaluation.off_policy.judge import judge
 
-    logs, own = task.logs(), discount_of(method, options.member)
-    gamma = options.gamma if options.gamma is not None else USUAL if own is None else own
+    logs, gamma = task.logs(), _discount(method, options)
     return judge(policy, logs, lambda: behaviour_logp(task, logs, options.seed), gamma, options.seed), gamma
+
+
+def _discount(method: Method, options: EvaluationOptions) -> float:
+    """That which was asked for, else the member's own."""
+    from etude.evaluation.off_policy.judge import USUAL, discount_of
+
+    if options.gamma is not None:
+        return options.gamma
+    return USUAL if (own := discount_of(method, options.member)) is None else own
+
+
+def one_discount(methods: Iterable[Method], task: Task) -> list[str]:
+    """The field of a task that has everything judged by one discount, where logs judge and it does not say which.
+
+    Raises: ConfigError for methods that learn with different ones: they would come to different returns.
+    """
+    from etude.evaluation.off_policy.judge import USUAL, discounts_of
+
+    if not (isinstance(task, LoggedTask) and task.heldout) or task.gamma is not None:
+        return []
+    own = sorted(set[float]().union(*map(discounts_of, methods)))
+    if len(own) > 1:
+        raise ConfigError(
+            f"They learn with discounts of {', '.join(f'{gamma:g}' for gamma in own)}, and what is compared is one "
+            f"return: say of which discount, as in --set task.gamma={own[-1]:g}."
+        )
+    return [f"task.gamma={own[0] if own else USUAL}"]
 
 
 def _own(config: Mapping[str, Any], task: LoggedTask) -> ControlTask:

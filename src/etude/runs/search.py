@@ -24,6 +24,7 @@ from etude.core.errors import ConfigError, UnknownNameError
 from etude.core.fields import Count, WholeNumber
 from etude.core.fields import check as given_number
 from etude.core.fit import check
+from etude.core.method import Method
 from etude.core.streams import Stream
 from etude.core.task import Task
 from etude.rewards.several import Scoring
@@ -31,12 +32,14 @@ from etude.runs import given, shorthands
 from etude.runs.comparing import check_scored
 from etude.runs.config import FILE
 from etude.runs.jobs import Job, Workers, run_each
+from etude.runs.judging import one_discount
 from etude.runs.kinds import run_of
 from etude.runs.suiting import suited_method
 from etude.runs.training import compose_task, of
 from etude.runs.tuning import best_setting
 from etude.runs.worlds import world_of
 from etude.runtime import disk
+from etude.tasks import USUAL, beside
 
 SEEDS, MEMBERS = 1, 5
 """Runs of each setting, and members of its population where seeds train together."""
@@ -72,7 +75,7 @@ class Tuned:
     Args:
         best: the setting that is left, and its score after the whole run.
         rounds: of each the steps that its runs had by then, and the score of every setting by its number; None for one
-            that failed.
+            that failed, or that came to a number that means nothing.
         spent: training steps of all settings, in whole runs of one.
         config: the file that trains the best one.
     """
@@ -87,9 +90,16 @@ class Tuned:
     config: Path
     failed: dict[int, str] = field(default_factory=dict)
 
+    @property
+    def doubted(self) -> list[int]:
+        """Settings that came to a number that means nothing, which is worse than all others."""
+        none = {int(k) for each in self.rounds for k, v in each["scores"].items() if v is None}
+        return sorted(none - set(self.failed))
+
     def sentence(self) -> str:
         """How much was tried, and what to make of it."""
         failed = f" {len(self.failed)} of them failed." if self.failed else ""
+        failed += f" {len(self.doubted)} of them came to a number that means nothing." if self.doubted else ""
         tried = f"{len(self.settings)} settings were tried, in as many steps as {self.spent:.3g} whole runs.{failed}"
         best = (
             f"The best has {self.metric} {self.score:.4g}; as the best of many it is a little better than it would be"
@@ -183,7 +193,7 @@ def _whole(low: int, high: int) -> Any:
 
 def tune(
     method: str,
-    task: Any = "compose",
+    task: Any = USUAL,
     *,
     over: str | Sequence[str],
     budget: int = 20,
@@ -214,11 +224,11 @@ def tune(
         metric: of the evaluation after training; None: the first. Higher is better.
         out: a folder for the runs, `tune.json` and `best.toml`.
         workers: runs at a time; None: all cores.
-        of_task: columns, answer, chat, ..., as in `train`.
+        of_task: data, heldout, columns, answer, chat, ..., as in `train`.
 
     Raises: EtudeError for names, fields and values that do not fit, before anything is trained.
     """
-    where = Path(out).parent if out else Path("runs")
+    where, task = Path(out).parent if out else Path("runs"), beside(of_task.get("data"), task)
     task, own, rewards, model = given.for_processes(task, reward, model, tokenizer, where / given.FOLDER)
     fields = [*own, *shorthands.alone(of_task), *assignments(set)]
     goal = compose_task(task, of("task", fields), rewards or None)
@@ -264,16 +274,18 @@ class _Search:
 
     def check(self) -> None:
         """Compose every setting, and see whether the folder is of this search. Raises EtudeError."""
-        name, *parts = self.method.split("+")
+        (name, *parts), methods = self.method.split("+"), list[Method]()
         for setting in self.settings:
             fields = [f for f in self._fields(setting) if not f.startswith("task.")]
             composed, _ = suited_method(name, fields, parts, self.told["rewards"] or None, self.goal)
             check(
                 composed, compose_task(self.told["task"], [f for f in self._fields(setting) if f.startswith("task.")])
             )
+            methods.append(composed)
             reached = [run_of(composed).training_steps(composed, until) for _, until in self.plan]
             if len(dict.fromkeys(reached)) < len(reached):
                 raise ConfigError(f"{self.plan[-1][1]} steps are too few: rounds would end at the same training step.")
+        self.told["set"] = [*self.told["set"], *one_discount(methods, self.goal)]
         path = self.folder / TABLE
         if path.is_file():
             found = json.loads(path.read_text())
@@ -302,6 +314,8 @@ class _Search:
         best = self._left(len(self.plan), 1)[0]
         if best in self.failed:
             raise ConfigError(f"Every setting that was left failed; the first: {self.failed[best]}")
+        if self.rounds[-1]["scores"][str(best)] is None:
+            raise ConfigError(f"{self.metric} means nothing for all settings that were left: {self._doubt(best)}.")
         return self._result(best)
 
     def _left(self, number: int, count: int) -> list[int]:
@@ -331,13 +345,20 @@ class _Search:
             for s, place in places.items()
         ]  # fmt: skip
 
-    def _score(self, jobs: Sequence[Rung]) -> float:
-        """Mean over the seeds."""
+    def _score(self, jobs: Sequence[Rung]) -> float | None:
+        """Mean over the seeds; None where one of them is said to mean nothing."""
         values: list[float] = []
         for job in jobs:
             entry = json.loads((job.folder / "evaluation.json").read_text())["after"][self.split][self.metric]
+            if entry.get("reason"):
+                return None
             values += entry.get("members", [entry["value"]])
         return float(np.mean(values))
+
+    def _doubt(self, number: int) -> str:
+        """What its run says of that."""
+        found = json.loads((self._jobs(number, self.plan[-1][1])[0].folder / "evaluation.json").read_text())
+        return str(found["after"][self.split][self.metric]["reason"])
 
     def _record(self) -> dict[str, Any]:
         search = {**self.told, "settings": self.settings, "metric": f"{self.split}/{self.metric}"}

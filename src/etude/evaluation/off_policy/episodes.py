@@ -25,14 +25,19 @@ class Estimate(Interval):
     Args:
         effective: as how many episodes those of the logs count once they are weighted; None where nothing is weighted.
         reason: why a number stands here that nobody can trust; '' where there is no reason.
+        resamples: the same from each of several resamples of the episodes, where the interval is their spread.
+        members: the same of every member of the run, in order, where it was found for all of them.
     """
 
     effective: float | None = None
     reason: str = ""
+    resamples: tuple[float, ...] = ()
+    members: tuple[float, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; an unbounded end is null."""
-        return {**super().to_json(), "effective_sample_size": self.effective, "reason": self.reason}
+        several = {k: list(v) for k, v in (("resamples", self.resamples), ("members", self.members)) if v}
+        return {**super().to_json(), "effective_sample_size": self.effective, "reason": self.reason, **several}
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,12 @@ class Episodes:
         found = np.zeros(int(self.rows.max()) + 1, np.int64)
         found[self.rows[self.there]] = np.nonzero(self.there)[0]
         return found
+
+    def repeated(self, times: int) -> Episodes:
+        """All of them so many times, each time with rows of their own: row n is at n, N + n, 2 N + n, ..."""
+        rows = np.concatenate([self.rows + k * len(self.time) for k in range(times)])
+        there, rewards = (np.tile(x, (times, 1)) for x in (self.there, self.rewards))
+        return Episodes(rows, there, np.tile(self.terminated, times), rewards)
 
     def cut_early(self) -> int:
         """How many were stopped by a limit before the longest had taken its last step."""

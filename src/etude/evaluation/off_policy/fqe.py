@@ -121,7 +121,7 @@ class FQE:
 
         Shapes: counts [P, E], at least one episode of each member.
         """
-        rows, cut = _rows(episodes, acts, gamma, *_baseline(episodes, gamma)), 0.0
+        rows, cut = _rows(episodes, acts, gamma, *_baseline(episodes, gamma)), np.zeros(len(counts))
         members = Population([Member(stream.split("fqe", p).key) for p in range(len(counts))])
         network = QNetwork(self.network, members, rows.x.shape[1] + acts.actions.shape[1])
         if next(network.body.parameters(), None) is None:
@@ -131,8 +131,8 @@ class FQE:
             cut = self._learn(network, rows, torch.as_tensor(counts[:, episodes.episode]).float(), gamma, members)
         return FittedQ(network, rows, episodes, counts, gamma, cut)
 
-    def _learn(self, network: QNetwork, rows: Rows, chances: Tensor, gamma: float, members: Population) -> float:
-        """Gradient steps. Returns: the share of targets that were cut in the last tenth of them."""
+    def _learn(self, network: QNetwork, rows: Rows, chances: Tensor, gamma: float, members: Population) -> Numbers:
+        """Gradient steps. Returns: [P] the share of each member's targets that were cut in the last tenth of them."""
         parameters = FlatParameters({"q": network})
         stepper = (optimizer := Adam(lr=self.rate, schedule=Cosine())).population(parameters)
         slow = parameters.shared(network)
@@ -149,7 +149,8 @@ class FQE:
             if update >= last:
                 cut.append(found["cut"])
             behind.values.lerp_(parameters.values, self.follow)
-        return float(torch.stack(cut).mean())
+        shares: Numbers = torch.stack(cut).mean(0).numpy()
+        return shares
 
     @torch.no_grad()
     def _solve(self, network: QNetwork, rows: Rows, episodes: Episodes, counts: Numbers, gamma: float) -> None:
@@ -206,19 +207,21 @@ class FittedQ:
 
     Args:
         counts: [P, E] how often each member had each episode.
-        cut: the share of targets that lay beyond what rewards can add up to, at the end.
+        cut: [P] the share of targets that lay beyond what rewards can add up to, at the end.
     """
 
     def __init__(
-        self, network: QNetwork, rows: Rows, episodes: Episodes, counts: Numbers, gamma: float, cut: float = 0.0
+        self, network: QNetwork, rows: Rows, episodes: Episodes, counts: Numbers, gamma: float, cut: Numbers
     ) -> None:
         self.network, self.rows, self.episodes, self.counts, self.gamma = network, rows, episodes, counts, gamma
         self.cut = cut
 
     def starts(self) -> Numbers:
         """[P, E] V where each episode begins."""
-        return self._values(self.rows.x, self.rows.acts.now, self.rows.acts.now_chances, self.rows.b,
-                            torch.as_tensor(self.episodes.rows[:, 0]))  # fmt: skip
+        acts, rows, first = self.rows.acts, self.rows, torch.as_tensor(self.episodes.rows[:, 0])
+        many = len(self.counts) * self.network.width * acts.now.shape[1]
+        each = [self._values(rows.x, acts.now, acts.now_chances, rows.b, first[p]) for p in _parts(len(first), many)]
+        return np.concatenate(each, 1)
 
     def estimates(self) -> Numbers:
         """[P] what the policy earns, by each member's Q at the starts of its own episodes."""
@@ -229,6 +232,10 @@ class FittedQ:
         """Member 0's, with the interval that the other members make."""
         each = self.estimates()
         return self._over_members(float(each[0]), each)
+
+    def each(self) -> list[tuple[float, str]]:
+        """[P] the same of every member, and why it means nothing, '' where nothing says that."""
+        return [(float(v), self._doubt(float(v), float(cut))) for v, cut in zip(self.estimates(), self.cut)]
 
     def told(self) -> tuple[Numbers, Numbers, Numbers]:
         """Q(s, a), V(s) and V of what followed, 0 where nothing did, of all rows by each member; [P, N] in float32."""
@@ -272,16 +279,17 @@ class FittedQ:
         """An estimate, and how far members differ after the first, who had all episodes; [P]."""
         error = float(np.std(each[1:], ddof=1)) if len(each) > 2 else np.inf
         found = spread(value, error, len(each) - 1, effective)
-        return replace(found, reason="; ".join(x for x in (found.reason, self._doubt(value)) if x))
+        reason = "; ".join(x for x in (found.reason, self._doubt(value, float(self.cut.mean()))) if x)
+        return replace(found, reason=reason, resamples=tuple(each[1:].tolist()))
 
-    def _doubt(self, value: float) -> str:
-        """Why an estimate means nothing; '' if nothing says that."""
+    def _doubt(self, value: float, cut: float) -> str:
+        """Why an estimate means nothing of whose targets this share was cut; '' if nothing says that."""
         low, high = limits(self.episodes, self.gamma)
         far = max(low - value, value - high) > BEYOND * (high - low or max(abs(high), 1.0))
         beyond = f"beyond what rewards like those of the logs add up to ({low:.4g} to {high:.4g})"
-        if self.cut > RUNAWAY:
+        if cut > RUNAWAY:
             return (
-                f"{self.cut:.0%} of the targets of Q lay {beyond}: it fed on its own guesses, where the policy does "
+                f"{cut:.0%} of the targets of Q lay {beyond}: it fed on its own guesses, where the policy does "
                 "what the logs do not show, and its number means nothing"
             )
         return f"it lies {beyond}, so its number means nothing" if far else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -54,7 +55,7 @@ def judge(
     found = {"logged": replace(per_decision(episodes, np.ones(episodes.rows.shape), gamma), effective=None)}
     sentences = [_what(logs, episodes, gamma)]
     q = _fit(fitted, episodes, on.acts, gamma, stream)
-    found["fqe"] = q.estimate()
+    found["fqe"] = found["fqe/deterministic"] = q.estimate()
     if on.logp is None:
         sentences.append(
             "The policy does one thing in each state, of which numbers have no density: nothing can be weighted by "
@@ -97,10 +98,19 @@ def _what(logs: Logs, episodes: Episodes, gamma: float) -> str:
 
 
 def discount_of(method: Method, member: int) -> float | None:
-    """The discount that a method learns with; None where it says none."""
+    """The discount that a member learns with; None where its method says none."""
+    gamma = _gamma(method)
+    return None if gamma is None else float(gamma.numbers[member] if isinstance(gamma, PerMember) else gamma)
+
+
+def discounts_of(method: Method) -> set[float]:
+    """Those of all members."""
+    gamma = _gamma(method)
+    return set() if gamma is None else set(map(float, gamma.numbers if isinstance(gamma, PerMember) else [gamma]))
+
+
+def _gamma(method: Method) -> Any:
+    """The field of that name, of the parts that have it."""
     slots = method.slots()
-    for part in (getattr(slots.get("sampling"), "horizon", None), slots.get("advantages")):
-        gamma = getattr(part, "gamma", None)
-        if gamma is not None:
-            return float(gamma.numbers[member] if isinstance(gamma, PerMember) else gamma)
-    return None
+    parts = (getattr(slots.get("sampling"), "horizon", None), slots.get("advantages"))
+    return next((gamma for part in parts if (gamma := getattr(part, "gamma", None)) is not None), None)

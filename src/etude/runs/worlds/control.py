@@ -48,7 +48,12 @@ POINTS = 100
 
 
 def measured(task: ControlTask, options: Options | None = None) -> tuple[list[str], list[str]]:
-    """Metrics and splits of an evaluation."""
+    """Metrics and splits of an evaluation; where nothing can be played, those that every member has.
+
+    Of what logs say first comes what is exported, which always does what is likeliest.
+    """
+    if isinstance(task, LoggedTask) and task.heldout:
+        return ["fqe/deterministic", "fqe"], ["logs"]
     return ["return", "return/deterministic"], ["test"]
 
 
@@ -185,11 +190,12 @@ def evaluation(
     loop: OnPolicyLoop, task: ControlTask, options: Options, when: str, known: Look | None = None
 ) -> Measured:
     """Returns of sampled and of likeliest actions, over members, by setting where there are several; what logs say of
-    the first member where nothing can be played."""
+    the members where nothing can be played."""
+    from etude.runs.judging import judged_members
     from etude.runs.training import say
 
     if isinstance(task, LoggedTask) and task.environment is None:
-        return _judged(loop, task.judging(), options)
+        return Measured({"logs": {k: v.to_json() for k, v in judged_members(loop, task, options).items()}})
     if known is None:
         chosen = plays_of(loop, options)
         say(chosen.sentence(when), options.quiet)
@@ -197,18 +203,6 @@ def evaluation(
     else:
         returns = known.found
     return Measured({"test": {k: v.to_json() for k, v in intervals(loop, returns).items()}})
-
-
-def _judged(loop: OnPolicyLoop, logs: LoggedTask, options: Options) -> Measured:
-    """What held-out logs say of the first member."""
-    from etude.evaluation.off_policy.policies import Judged
-    from etude.runs.judging import estimated
-    from etude.runs.training import say
-
-    found, _ = estimated(Judged(loop, 0), loop.method, logs, EvaluationOptions(seed=options.seed))
-    for sentence in found.sentences:
-        say(sentence, options.quiet)
-    return Measured({"logs": {k: v.to_json() for k, v in found.estimates.items()}})
 
 
 def look(loop: OnPolicyLoop, task: ControlTask, options: Options) -> Look:

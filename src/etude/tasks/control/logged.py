@@ -10,7 +10,7 @@ import numpy as np
 
 from etude.core.control import ControlTask, Step, VectorEnvironment
 from etude.core.errors import ConfigError, DataError
-from etude.core.fields import Count
+from etude.core.fields import Count, Probability
 from etude.experience.logs.reading import located, open_logs
 from etude.experience.logs.replays import read_replay
 from etude.experience.logs.table import Logs, Raw, Spaces
@@ -31,6 +31,7 @@ class LoggedTask(ControlTask):
         allow: faults that are meant, by the names that their sentences end with.
         environment: where returns are played; without one, spaces come from the data, and nothing is.
         heldout: other logs, by which what was learned is judged at the end where nothing can be played.
+        gamma: the discount of what is estimated from these; None: the one that the method learns with.
 
     >>> LoggedTask(data="logs/week-12.npz").id, LoggedTask.steps
     ('week-12', 50000)
@@ -43,6 +44,7 @@ class LoggedTask(ControlTask):
     allow: tuple[str, ...] = ()
     environment: ControlTask | None = None
     heldout: str = ""
+    gamma: Probability | None = None
     steps: ClassVar[int] = 50_000
 
     def check(self) -> None:
@@ -51,6 +53,8 @@ class LoggedTask(ControlTask):
                 f"heldout is for what cannot be played, and returns are played in {self.environment.id}: leave it "
                 f"out, and judge the run in the end: `etude evaluate RUN --data {self.heldout}`."
             )
+        if self.gamma is not None and not self.heldout:
+            raise ConfigError("gamma is the discount of what is estimated from heldout logs: give these too.")
 
     @property
     def id(self) -> str:  # type: ignore[override]  # depends on a field
@@ -82,7 +86,7 @@ class LoggedTask(ControlTask):
 
     def judging(self) -> LoggedTask:
         """The logs that judge what was learned from these, with columns of the same names."""
-        return self.replace(data=self.heldout, heldout="")
+        return self.replace(data=self.heldout, heldout="", gamma=None)
 
     def logs(self) -> Logs:
         """The steps, read and checked once. Raises DataError with all faults of the file."""
