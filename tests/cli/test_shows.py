@@ -65,6 +65,13 @@ def test_a_run_from_logs_is_to_be_judged_by_others_and_compared_with_imitation(t
     assert judged == f"etude evaluate {tmp_path} --data LOGS"
     assert compared == "etude compare bc iql --task pendulum --data 'my logs.npz' --seeds 10"
     assert [line for line, _ in control.suggestions(done, "iql", {**logged, "task": "logs"})] == [judged]
+    alone = {
+        "task": "logs",
+        "task_fields": [*logged["task_fields"], "task.heldout=b.csv", "task.columns=obs=x,y action=u"],
+    }
+    *_, (line, _) = control.suggestions(done, "iql", alone)
+    assert line.startswith("etude compare bc iql --data ")
+    assert line.endswith(" --heldout b.csv --columns 'obs=x,y action=u' --seeds 10") and "--task" not in line
 
 
 def test_a_number_that_is_not_to_be_trusted_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

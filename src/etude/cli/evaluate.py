@@ -135,19 +135,23 @@ def evaluate(
     fields = [*shorthands.taken(of_task.given()), *set]
     found = evaluations_of([checkpoint, *others], task, options, fields)
     if json:
-        scores = {
-            name: {s: {m: i.to_json() for m, i in v.items()} for s, v in one.scores.items()}
-            for name, one in found.items()
-        }
+        scores = {name: _plain(one) for name, one in found.items()}
         print(json_module.dumps(scores if others else scores[checkpoint], indent=1))
         return
     _table(found, options, 1 + len(others))
+
+
+def _plain(one: Evaluated) -> dict[str, dict[str, object]]:
+    """Its scores as `evaluation.json` has them."""
+    return {split: {name: i.to_json() for name, i in metrics.items()} for split, metrics in one.scores.items()}
 
 
 def _table(found: Mapping[str, Evaluated], options: EvaluationOptions, models: int) -> None:
     """A line for each metric; of several checkpoints each named."""
     from rich.console import Console
     from rich.table import Table
+
+    from etude.evaluation.report_evaluation import doubts
 
     world, several = next(iter(found.values())).world, models > 1
     about = f"{models} models" if several else next(iter(found))
@@ -156,7 +160,7 @@ def _table(found: Mapping[str, Evaluated], options: EvaluationOptions, models: i
     weighted = ("effective episodes",) * (options.data is not None)
     for column in ("model",) * several + ("split", "metric", "value", "interval", *weighted):
         table.add_column(column, overflow="fold")
-    reasons = []
+    reasons = [f"{f'{name}, ' * several}{doubt}" for name, one in found.items() for doubt in doubts(_plain(one))]
     for name, one in found.items():
         for split, metrics in one.scores.items():
             for metric, i in metrics.items():
@@ -165,8 +169,6 @@ def _table(found: Mapping[str, Evaluated], options: EvaluationOptions, models: i
                 effective = getattr(i, "effective", None)
                 own = ("" if effective is None else f"{effective:.1f}",) * len(weighted)
                 table.add_row(*(name,) * several, split, metric, value, interval, *own)
-                if reason := getattr(i, "reason", ""):
-                    reasons.append(f"{f'{name}, ' * several}{metric}: {reason}.")
     console = Console(highlight=False)
     console.print(table)
     for reason in reasons:

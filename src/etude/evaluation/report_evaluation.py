@@ -46,14 +46,18 @@ def render(evaluation: Mapping[str, Any]) -> str:
 
 
 def doubts(side: object) -> list[str]:
-    """Why numbers of one side of `evaluation.json` are not to be trusted, a sentence for each of which that is known.
+    """Why numbers of one side of `evaluation.json` are not to be trusted, a sentence for those with the same reason.
 
     >>> doubts({"logs": {"fqe": {"value": 7.0, "reason": "it ran away"}, "logged": {"value": 1.0, "reason": ""}}})
     ['fqe: it ran away.']
     """
     of_splits = side.values() if isinstance(side, Mapping) else ()
     entries = [item for split in of_splits if isinstance(split, Mapping) for item in split.items()]
-    return [f"{name}: {why}." for name, entry in entries if isinstance(entry, Mapping) and (why := entry.get("reason"))]
+    found = dict[str, list[str]]()
+    for name, entry in entries:
+        if isinstance(entry, Mapping) and (why := entry.get("reason")):
+            found.setdefault(why, []).append(name)
+    return [f"{', '.join(names)}: {why}." for why, names in found.items()]
 
 
 def _repeats(key: Key, lead: str, before: Mapping[Key, Found], after: Mapping[Key, Found]) -> bool:

@@ -314,14 +314,16 @@ BESIDE_LOGS = {"bc": "td3-bc", "bc-discrete": "cql-discrete", "cql-discrete": "b
 def suggestions(done: Result, method: str, config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """More episodes, or what logs say, and a comparison with the method's parent, or with another where it has none."""
     task, folder = quote(str(config["task"])), quote(str(done.folder))
-    data = next((f.partition("=")[2] for f in config.get("task_fields", ()) if f.startswith("task.data=")), "")
-    if data:
+    own = {f.partition("=")[0]: f.partition("=")[2] for f in config.get("task_fields", ())}
+    logs = {name: own[f"task.{name}"] for name in ("data", "heldout", "columns") if f"task.{name}" in own}
+    if logs:
         commands = [(f"etude evaluate {folder} --data LOGS", "what logs that it has not seen say that it earns")]
-        other, more = BESIDE_LOGS.get(method, "bc"), f" --data {quote(data)}"
+        other = BESIDE_LOGS.get(method, "bc")
+        more = "".join(f" --{name} {quote(said)}" for name, said in logs.items())
     else:
         commands = [(f"etude evaluate {folder} --episodes 100", "how good it is over more episodes")]
         other, more = parent(done.folder, World.CONTROL, method) or ("ppo" if method == "a2c" else "a2c"), ""
-    if task != LOGS and not task.startswith("'<"):
+    if not task.startswith("'<") and (task != LOGS or "heldout" in logs):
         line = f"etude compare {other} {quote(method)} --task {task}{more} --seeds {SEEDS}"
-        commands.append((line, "which of the two is better, with statistics"))
+        commands.append((line.replace(f" --task {LOGS}", ""), "which of the two is better, with statistics"))
     return commands
