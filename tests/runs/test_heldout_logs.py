@@ -120,6 +120,13 @@ def test_other_discounts_are_other_returns(tmp_path: Path, logs: Path, later: Pa
     assert not (tmp_path / "search").exists()
     found = etude.tune("td3-bc", set={**SMALL, "task.gamma": 0.5}, **told, **over)
     assert found.metric == "logs/fqe/deterministic" and '"task.gamma" = 0.5' in found.config.read_text()
+    best = tmp_path / "search" / f"setting-{found.best:02}"
+    asked = etude.evaluate(str(best), data=str(later), gamma=0.5)["logs"]["fqe/deterministic"].value
+    assert found.score == asked and asked != etude.evaluate(str(best), data=str(later))["logs"]["fqe"].value
+    own = {**SMALL, "sampling.horizon.gamma": 0.5}
+    etude.compare(["td3-bc", "bc"], set=own, seeds=1, out=tmp_path / "runs", **told)
+    for path in (tmp_path / "runs").glob("*/seeds-0-to-0/config.json"):
+        assert "task.gamma=0.5" in json.loads(path.read_text())["task_fields"]
     with pytest.raises(ConfigError, match=r"gamma is the discount of what is estimated from heldout logs"):
         etude.train("td3-bc", data=logs, set={"task.gamma": 0.5}, out=tmp_path / "run", quiet=True)
 
