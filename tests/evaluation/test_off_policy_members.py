@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
@@ -131,6 +132,21 @@ def test_a_share_of_cut_targets_is_its_members_own() -> None:
     fitted = FQE(resamples=2, updates=600).fit(episodes.repeated(2), acts, counts, 0.99, Stream(1))
     (_, sound), (_, doubt) = fitted.each()
     assert sound == "" and "% of the targets of Q lay beyond" in doubt and fitted.cut.shape == (2,)
+
+
+def test_how_far_it_is_is_shown(logs: Logs) -> None:
+    """All updates of all fits, of likeliest actions too."""
+    totals, done = list[int](), list[int]()
+
+    @contextmanager
+    def counted(total: int) -> Iterator[Callable[[int], None]]:
+        totals.append(total)
+        yield done.append
+
+    short = replace(FITS, updates=5)
+    gammas, policies = [GAMMA, 0.5, GAMMA], [judged(back)] * 3
+    with_members(first(chance=True), policies, logs, gammas, SEED, short, counted)
+    assert totals == [10, 10] and sum(done) == 20
 
 
 def test_episodes_repeated() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from etude.core.control import ControlTask
@@ -18,6 +19,7 @@ from etude.tasks.control.logged import LoggedTask
 if TYPE_CHECKING:
     from etude.evaluation.intervals import Interval
     from etude.evaluation.off_policy.episodes import Estimate
+    from etude.evaluation.off_policy.fqe import Counted, Progress
     from etude.evaluation.off_policy.judge import Judgement
     from etude.evaluation.off_policy.policies import Judged
     from etude.evaluation.restored import Acting, RestoredPolicies
@@ -39,7 +41,7 @@ def judged(
     assert isinstance(task, LoggedTask)
     policies = restore(checkpoint, config, task if task.environment is not None else _own(config, task))
     policy = Judged(policies, options.member)
-    found, gamma = estimated(policy, policies.method, task, options)  # type: ignore[arg-type]  # of any kind
+    found, gamma = estimated(policy, policies.method, task, options, _counter(False))  # type: ignore[arg-type]  # of any kind
     for sentence in found.sentences:
         say(sentence)
     estimates: dict[str, Any] = dict(found.estimates)
@@ -61,24 +63,41 @@ def judged_members(policies: Acting, task: LoggedTask, options: Options) -> dict
 
     judging, told = task.judging(), EvaluationOptions(seed=options.seed, gamma=task.gamma)
     method: Any = policies.method  # of any kind
-    found, _ = estimated(Judged(policies, 0), method, judging, told)
+    counted = _counter(options.quiet)
+    found, _ = estimated(Judged(policies, 0), method, judging, told, counted)
     for sentence in found.sentences:
         say(sentence, options.quiet)
     others = range(1, policies.population.size)
     gammas = [_discount(method, dataclasses.replace(told, member=m)) for m in others]
-    each = with_members(
-        found.estimates, [Judged(policies, m) for m in others], judging.logs(), gammas, options.seed
-    )  # fmt: skip
+    rest = [Judged(policies, m) for m in others]
+    each = with_members(found.estimates, rest, judging.logs(), gammas, options.seed, counted=counted)
     return {**found.estimates, **each}
 
 
-def estimated(policy: Judged, method: Method, task: LoggedTask, options: EvaluationOptions) -> tuple[Judgement, float]:
+def estimated(
+    policy: Judged, method: Method, task: LoggedTask, options: EvaluationOptions, counted: Counted
+) -> tuple[Judgement, float]:
     """What `task`'s logs say of a policy, and the discount of the return that this is of."""
     from etude.evaluation.off_policy.behaviour import behaviour_logp
     from etude.evaluation.off_policy.judge import judge
 
     logs, gamma = task.logs(), _discount(method, options)
-    return judge(policy, logs, lambda: behaviour_logp(task, logs, options.seed), gamma, options.seed), gamma
+    found = judge(
+        policy, logs, lambda: behaviour_logp(task, logs, options.seed), gamma, options.seed, counted=counted
+    )  # fmt: skip
+    return found, gamma
+
+
+def _counter(quiet: bool) -> Counted:
+    """A bar for the updates of Q, or lines of text where there is no terminal."""
+    from etude.runtime.progress import Counter
+
+    @contextmanager
+    def counted(total: int) -> Iterator[Progress]:
+        with Counter("updates of Q", total, quiet=quiet) as counter:
+            yield counter.add
+
+    return counted
 
 
 def _discount(method: Method, options: EvaluationOptions) -> float:

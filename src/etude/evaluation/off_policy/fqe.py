@@ -14,6 +14,8 @@ that lies there itself, says that it means nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -35,6 +37,16 @@ RUNAWAY, BEYOND = 0.01, 0.05
 in parts of that range."""
 CHUNK = 1 << 19
 """Numbers of a layer that are computed at a time."""
+Progress = Callable[[int], None]
+"""Told how many more updates are done."""
+Counted = Callable[[int], AbstractContextManager[Progress]]
+"""Shows how many of so many updates are done."""
+
+
+@contextmanager
+def uncounted(total: int) -> Iterator[Progress]:
+    """Show nothing."""
+    yield lambda more: None
 
 
 @dataclass(frozen=True)
@@ -116,7 +128,10 @@ class FQE:
         drawn = stream.numpy.multinomial(episodes, np.full(episodes, 1 / episodes), self.resamples)
         return np.concatenate([np.ones((1, episodes), np.int64), drawn])
 
-    def fit(self, episodes: Episodes, acts: Acts, counts: Numbers, gamma: float, stream: Stream) -> FittedQ:
+    def fit(
+        self, episodes: Episodes, acts: Acts, counts: Numbers, gamma: float, stream: Stream,
+        progress: Progress = lambda more: None,
+    ) -> FittedQ:  # fmt: skip
         """Q of every member.
 
         Shapes: counts [P, E], at least one episode of each member.
@@ -128,10 +143,13 @@ class FQE:
             rows = _rows(episodes, acts, gamma, np.zeros(episodes.horizon + 1), rows.scale)
             self._solve(network, rows, episodes, counts, gamma)
         else:
-            cut = self._learn(network, rows, torch.as_tensor(counts[:, episodes.episode]).float(), gamma, members)
+            chances = torch.as_tensor(counts[:, episodes.episode]).float()
+            cut = self._learn(network, rows, chances, gamma, members, progress)
         return FittedQ(network, rows, episodes, counts, gamma, cut)
 
-    def _learn(self, network: QNetwork, rows: Rows, chances: Tensor, gamma: float, members: Population) -> Numbers:
+    def _learn(
+        self, network: QNetwork, rows: Rows, chances: Tensor, gamma: float, members: Population, progress: Progress
+    ) -> Numbers:
         """Gradient steps. Returns: [P] the share of each member's targets that were cut in the last tenth of them."""
         parameters = FlatParameters({"q": network})
         stepper = (optimizer := Adam(lr=self.rate, schedule=Cosine())).population(parameters)
@@ -149,6 +167,7 @@ class FQE:
             if update >= last:
                 cut.append(found["cut"])
             behind.values.lerp_(parameters.values, self.follow)
+            progress(1)
         shares: Numbers = torch.stack(cut).mean(0).numpy()
         return shares
 

@@ -14,7 +14,7 @@ from etude.core.population import PerMember
 from etude.core.streams import Stream
 from etude.evaluation.off_policy.distance import action_distance, beyond_logs
 from etude.evaluation.off_policy.episodes import Episodes, Estimate, Numbers
-from etude.evaluation.off_policy.fqe import FQE, Acts, FittedQ
+from etude.evaluation.off_policy.fqe import FQE, Acts, Counted, FittedQ, Progress, uncounted
 from etude.evaluation.off_policy.importance import (
     cumulative_weights,
     per_decision,
@@ -40,12 +40,13 @@ class Judgement:
 
 def judge(
     judged: Judged, logs: Logs, behaviour: Callable[[], tuple[Numbers, str]], gamma: float, seed: int,
-    fqe: FQE | None = None,
+    fqe: FQE | None = None, counted: Counted = uncounted,
 ) -> Judgement:  # fmt: skip
     """What the policy earns, by all estimators, and how far it leaves the logs.
 
     Args:
         behaviour: log mu(a|s) [N], and where it comes from; asked only where it is needed.
+        counted: shows how far the fits are.
 
     Raises: DataError for fewer than five episodes, ConfigError for logs of other spaces.
     """
@@ -54,7 +55,11 @@ def judge(
     on = judged.on(logs, stream.split("actions").torch)
     found = {"logged": replace(per_decision(episodes, np.ones(episodes.rows.shape), gamma), effective=None)}
     sentences = [_what(logs, episodes, gamma)]
-    q = _fit(fitted, episodes, on.acts, gamma, stream)
+    fits = [on.acts]
+    if on.logp is not None:
+        fits.append(judged.on(logs, stream.split("actions").torch, likeliest=True).acts)
+    with counted(len(fits) * fitted.updates) as progress:
+        q, *likeliest = [_fit(fitted, episodes, acts, gamma, stream, progress) for acts in fits]
     found["fqe"] = found["fqe/deterministic"] = q.estimate()
     if on.logp is None:
         sentences.append(
@@ -67,8 +72,7 @@ def judge(
         found["importance-sampling"] = per_decision(episodes, weights, gamma)
         found["weighted-importance-sampling"] = weighted_per_decision(episodes, weights, gamma)
         found["doubly-robust"] = q.doubly_robust(weights)
-        likeliest = judged.on(logs, stream.split("actions").torch, likeliest=True)
-        found["fqe/deterministic"] = _fit(fitted, episodes, likeliest.acts, gamma, stream).estimate()
+        found["fqe/deterministic"] = likeliest[0].estimate()
         sentences.append(said)
     found["action-distance"] = action_distance(episodes, on.acts)
     found["beyond-logs"] = beyond_logs(episodes, on.acts)
@@ -81,8 +85,8 @@ def check_enough(logs: Logs) -> None:
         raise DataError(f"{logs.where} has {logs.episodes} episodes, and an estimate needs at least {FEWEST}.")
 
 
-def _fit(fqe: FQE, episodes: Episodes, acts: Acts, gamma: float, stream: Stream) -> FittedQ:
-    return fqe.fit(episodes, acts, fqe.counts(episodes.count, stream.split("episodes")), gamma, stream)
+def _fit(fqe: FQE, episodes: Episodes, acts: Acts, gamma: float, stream: Stream, progress: Progress) -> FittedQ:
+    return fqe.fit(episodes, acts, fqe.counts(episodes.count, stream.split("episodes")), gamma, stream, progress)
 
 
 def _what(logs: Logs, episodes: Episodes, gamma: float) -> str:

@@ -11,7 +11,7 @@ import torch
 
 from etude.core.streams import Stream
 from etude.evaluation.off_policy.episodes import Episodes, Estimate
-from etude.evaluation.off_policy.fqe import FQE, Acts
+from etude.evaluation.off_policy.fqe import FQE, Acts, Counted, Progress, uncounted
 from etude.evaluation.off_policy.policies import Judged
 from etude.experience.logs.table import Logs
 
@@ -21,13 +21,14 @@ AT_ONCE, ROWS = 32, 1 << 19
 
 def with_members(
     first: dict[str, Estimate], others: Sequence[Judged], logs: Logs, gammas: Sequence[float], seed: int,
-    fqe: FQE | None = None,
+    fqe: FQE | None = None, counted: Counted = uncounted,
 ) -> dict[str, Estimate]:  # fmt: skip
     """Estimates of a run's first member by FQE, with the others' beside it, each from all episodes.
 
     Args:
         first: 'fqe' and 'fqe/deterministic', the same where it does one thing in each state.
         gammas: the discount of each of the others.
+        counted: shows how far the fits are.
 
     Returns: these two; their reasons say whose numbers mean nothing.
     """
@@ -38,7 +39,7 @@ def with_members(
             found[name] = found["fqe"]
             continue
         each = [(own.value, own.reason)]
-        each += _fitted(others, logs, gammas, seed, likeliest, fqe or FQE()) if others else []
+        each += _fitted(others, logs, gammas, seed, likeliest, fqe or FQE(), counted) if others else []
         reason = _doubt([reason for _, reason in each]) if others else own.reason
         found[name] = replace(own, members=tuple(value for value, _ in each), reason=reason)
     return found
@@ -54,28 +55,31 @@ def _doubt(reasons: Sequence[str]) -> str:
 
 
 def _fitted(
-    policies: Sequence[Judged], logs: Logs, gammas: Sequence[float], seed: int, likeliest: bool, fqe: FQE
-) -> list[tuple[float, str]]:
+    policies: Sequence[Judged], logs: Logs, gammas: Sequence[float], seed: int, likeliest: bool, fqe: FQE,
+    counted: Counted,
+) -> list[tuple[float, str]]:  # fmt: skip
     """Of each policy what FQE says from all episodes, and why that means nothing."""
     found: dict[int, tuple[float, str]] = {}
     size = max(1, min(AT_ONCE, ROWS // len(logs.rewards)))
-    for gamma in dict.fromkeys(gammas):
-        alike = [i for i, own in enumerate(gammas) if own == gamma]
-        for part in (alike[k : k + size] for k in range(0, len(alike), size)):
-            told = _together([policies[i] for i in part], logs, gamma, seed, likeliest, fqe)
+    alike = [[i for i, own in enumerate(gammas) if own == gamma] for gamma in dict.fromkeys(gammas)]
+    parts = [own[k : k + size] for own in alike for k in range(0, len(own), size)]
+    with counted(len(parts) * fqe.updates) as progress:
+        for part in parts:
+            several = [policies[i] for i in part]
+            told = _together(several, logs, gammas[part[0]], seed, likeliest, fqe, progress)
             found.update(zip(part, told, strict=True))
     return [found[i] for i in range(len(policies))]
 
 
 def _together(
-    policies: Sequence[Judged], logs: Logs, gamma: float, seed: int, likeliest: bool, fqe: FQE
+    policies: Sequence[Judged], logs: Logs, gamma: float, seed: int, likeliest: bool, fqe: FQE, progress: Progress
 ) -> list[tuple[float, str]]:
     """A population of which each member has rows of its own, where its policy acts, and counts no others."""
     stream, several = Stream(seed, ("judge",)), len(policies)
     acts = [policy.on(logs, stream.split("actions").torch, likeliest).acts for policy in policies]
     episodes = Episodes.of(logs)
     counts = np.kron(np.eye(several, dtype=np.int64), np.ones((1, episodes.count), np.int64))
-    return fqe.fit(episodes.repeated(several), _joined(acts), counts, gamma, stream).each()
+    return fqe.fit(episodes.repeated(several), _joined(acts), counts, gamma, stream, progress).each()
 
 
 def _joined(acts: Sequence[Acts]) -> Acts:
