@@ -107,6 +107,9 @@ def test_methods_are_compared_by_other_logs(tmp_path: Path, logs: Path, later: P
     assert not (done.panels() or td3_bc.curves), "nothing was evaluated on the way"
     sampled = etude.compare(["td3-bc", "bc"], metric="fqe", **told).comparison
     assert sampled.arms[1].scores[:, 0].tolist() == entries["bc"]["fqe"]["members"]
+    for name in ("evaluate", "evaluate_every"):
+        with pytest.raises(ConfigError, match=f"{name} says .* played"):
+            etude.compare(["td3-bc", "bc"], **{**told, name: 5})
     with pytest.raises(UnknownNameError, match="There are: fqe/deterministic, fqe"):
         etude.compare(["td3-bc", "bc"], metric="return", **told)
 
@@ -164,6 +167,8 @@ def test_what_cannot_judge_is_refused(tmp_path: Path, logs: Path, later: Path) -
         etude.train("td3-bc", "pendulum", data=logs, heldout=later, out=tmp_path / "run", quiet=True)
     with pytest.raises(ConfigError, match=r"evaluate_every says when returns are played\. There is no environment"):
         trained(logs, later, tmp_path / "run", evaluate_every=250)
+    with pytest.raises(ConfigError, match=r"evaluate says how many episodes are played\. There is no environment"):
+        trained(logs, later, tmp_path / "run", evaluate=5)
     few = written(tmp_path / "few.npz", pendulum_columns(episodes=4, seed=5))
     with pytest.raises(DataError, match=r"few\.npz has 4 episodes, and an estimate needs at least 5"):
         trained(logs, few, tmp_path / "run")
@@ -172,6 +177,11 @@ def test_what_cannot_judge_is_refused(tmp_path: Path, logs: Path, later: Path) -
         trained(logs, pole, tmp_path / "run", set={**SMALL, "task.allow": "constant-rewards"})
     with pytest.raises(DataError, match=r"nothing at .*september\.npz"):
         trained(logs, tmp_path / "september.npz", tmp_path / "run")
+    told = {"over": "optimizer.lr=1e-4,1e-3", "set": SMALL, "out": tmp_path / "run", "quiet": True}
+    with pytest.raises(DataError, match=r"july\.npz holds what is learned from: judge by logs"):
+        etude.tune("td3-bc", data=logs, heldout=logs, **told)
+    with pytest.raises(ConfigError, match=r"evaluate says how many episodes are played"):
+        etude.tune("td3-bc", data=logs, heldout=later, evaluate=5, **told)
     assert not (tmp_path / "run").exists()
 
 

@@ -292,7 +292,8 @@ def compare(
     seeds, steps = seeds or usual[0], steps or max((p.steps for p in begun.values()), default=usual[1])
     metric, split = metric or known[0], split or splits[0]
     model = model if model == Options.model else start_of(model, goal.world)[0]
-    _check_measures(composed, goal, with_adapter(Options(model=model), of("adapter", fields)), metric, split)
+    options = Options(model=model, evaluate=evaluate, evaluate_every=evaluate_every)
+    _check_measures(composed, goal, with_adapter(options, of("adapter", fields)), metric, split)
     every = _every(composed, goal, Options(steps=steps, evaluate=evaluate, evaluate_every=evaluate_every))
     told = {"--evaluate": evaluate, "--evaluate-every": every}
     flags = tuple(x for flag, number in told.items() if number for x in (flag, str(number)))

@@ -35,8 +35,9 @@ from etude.runs.jobs import Job, Workers, run_each
 from etude.runs.judging import one_discount
 from etude.runs.kinds import run_of
 from etude.runs.suiting import suited_method
-from etude.runs.training import compose_task, of
+from etude.runs.training import Options, compose_task, of, with_adapter
 from etude.runs.tuning import best_setting
+from etude.runs.warm import start_of
 from etude.runs.worlds import world_of
 from etude.runtime import disk
 from etude.tasks import USUAL, beside
@@ -286,6 +287,10 @@ class _Search:
             if len(dict.fromkeys(reached)) < len(reached):
                 raise ConfigError(f"{self.plan[-1][1]} steps are too few: rounds would end at the same training step.")
         self.told["set"] = [*self.told["set"], *one_discount(methods, self.goal)]
+        model = self.told["model"]
+        start = model if model == Options.model else start_of(model, self.goal.world)[0]
+        options = Options(model=start, evaluate=self.told["evaluate"])
+        run_of(methods[0]).ready(methods[0], self.goal, with_adapter(options, of("adapter", self.told["set"])))
         path = self.folder / TABLE
         if path.is_file():
             found = json.loads(path.read_text())

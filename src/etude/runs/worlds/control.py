@@ -103,8 +103,10 @@ def prepare(method: Method, task: ControlTask, options: Options) -> None:
         _check_reads(method, task)
         if judging is not None:
             _check_judges(judging, task.logs())
-        if options.evaluate_every is not None and "between" not in task.evaluated():
-            raise ConfigError(f"evaluate_every says when returns are played. {task.needs_reward()}")
+        told = {"evaluate_every": "when returns are", "evaluate": "how many episodes are"}
+        for name, what in told.items():
+            if getattr(options, name) and "between" not in task.evaluated():
+                raise ConfigError(f"{name} says {what} played. {task.needs_reward()}")
     task.make([0], 1).close()
 
 
