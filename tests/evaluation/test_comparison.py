@@ -88,13 +88,16 @@ def test_lower_is_better_is_moved_the_same_way() -> None:
 def test_an_arm_whose_numbers_mean_nothing_says_so_wherever_they_are(tmp_path: Path) -> None:
     scores = {"bc": {"t": [0.1, 0.2, 0.4]}, "iql": {"t": [7.0, 8.0, 9.0]}}
     found = compare_arms(scores, doubts={"iql": "Q fed on itself"}, notes=["From logs."])
+    from_it = compare_arms({**scores, "crr": scores["bc"]}, doubts={"bc": "Q fed on itself"})
+    assert [arm.difference for arm in from_it.arms] == [None] * 3 and set(from_it.improvement) == {("crr", "iql")}
     assert found.notes[:2] == ("From logs.", "iql: Q fed on itself.")
     console = Console(file=io.StringIO(), width=120)
     console.print(found.table())
     assert "iql (means nothing)" in console.file.getvalue()  # type: ignore[attr-defined]
     found.write(tmp_path)
     page = (tmp_path / "comparison.html").read_text()
-    assert "<td>iql (means nothing)</td>" in page and "iql (means nothing)</text>" in page
+    assert "<td>iql (means nothing)</td>" in page and "iql</text>" not in page and "bc</text>" in page
+    assert found.arms[1].difference is None and not found.improvement
     assert json.loads((tmp_path / "comparison.json").read_text())["arms"]["iql"]["doubt"] == "Q fed on itself"
 
 

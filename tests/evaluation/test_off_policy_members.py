@@ -115,11 +115,11 @@ def test_of_whom_it_means_nothing_is_said(logs: Logs, monkeypatch: pytest.Monkey
     monkeypatch.setattr(members, "_together", lambda *_: told)
     found = with_members(first(), [judged(back)] * 4, logs, [GAMMA] * 4, SEED)["fqe"]
     assert found.members == (-5.0, -1.0, 9.0, -2.0, 8.0)
-    assert found.reason == "it means nothing of members 2, 4 of 5; of 2, it lies beyond"
+    assert found.reason == "numbers of members 2, 4 (of 5) mean nothing; member 2: it lies beyond"
     doubted = dict.fromkeys(first(), replace(first()["fqe"], reason="of the first"))
     monkeypatch.setattr(members, "_together", lambda *_: [(0.0, "")])
     said = with_members(doubted, [judged(back)], logs, [GAMMA], SEED)["fqe"].reason
-    assert said == "it means nothing of member 0 of 2; of 0, of the first"
+    assert said == "numbers of members 0 (of 2) mean nothing; member 0: of the first"
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ class Arm:
     Args:
         scores: [runs, tasks], final scores.
         iqm: interquartile mean over runs and tasks.
-        difference: mean minus that of the first arm; None for the first arm.
+        difference: mean minus that of the first arm; None for the first arm, and where one of the two means nothing.
         curves: interquartile mean along training, by task.
         evaluated: that of the metric wherever the policies were evaluated, by task.
         doubt: why its scores mean nothing; '' where nothing says that.
@@ -73,7 +73,8 @@ class Comparison:
     """Arms on the same tasks; the first is what the others are measured against. Made by `compare_arms`.
 
     Args:
-        improvement: probability that a run of the first of a pair is better than one of the second.
+        improvement: probability that a run of the first of a pair is better than one of the second; of arms that mean
+            something.
         curve, axis: what the curves are of, and along what.
         about: what else the page should say (model, steps, seeds, commit).
         notes: what a reader must know to read the numbers.
@@ -110,7 +111,8 @@ class Comparison:
             grid.add_column(escape(heading), justify="left" if heading == "arm" else "right")
         for arm in self.arms:
             pair = (arm.difference, self.improvement.get((arm.name, first)))
-            cells = (str(len(arm.scores)), f"{arm.iqm.value:.3f}", _brackets(arm.iqm), *(str(p or "") for p in pair))
+            ends = "" if arm.doubt else _brackets(arm.iqm)
+            cells = (str(len(arm.scores)), f"{arm.iqm.value:.3f}", ends, *(str(p or "") for p in pair))
             grid.add_row(escape(arm.label), *cells)
         return grid
 
@@ -200,10 +202,14 @@ def compare_arms(
     bands, gaps = _bands(curves or {}, steps, resamples, seed)
     points, missing = _bands(evaluated or {}, evaluated_at, resamples, seed)
     first, doubted = next(iter(tables)), doubts or {}
+
+    def sound(x: str, y: str) -> bool:
+        return x != y and not {x, y} & doubted.keys()
+
     common = _Common({name: np.asarray(draws, float) for name, draws in (shared or {}).items()})
     arms = [
         Arm(name, runs, common.of(bootstrap_interval(runs, resamples=resamples, rng=seed), name),
-            None if name == first else common.of(difference(runs, tables[first], seed=seed), name, first),
+            common.of(difference(runs, tables[first], seed=seed), name, first) if sound(name, first) else None,
             bands.get(name, {}), points.get(name, {}), doubted.get(name, ""))
         for name, runs in tables.items()
     ]  # fmt: skip
@@ -213,7 +219,7 @@ def compare_arms(
         interval = probability_of_improvement(better * tables[y], better * tables[x], resamples=resamples, rng=seed)
         return common.of_improvement(interval, better * tables[y], better * tables[x], better, (y, x))
 
-    improvement = {(y, x): improved(y, x) for x, y in combinations(tables, 2)}
+    improvement = {(y, x): improved(y, x) for x, y in combinations(tables, 2) if sound(x, y)}
     said = (*notes, *(f"{name}: {why}." for name, why in doubted.items()), *_cautions(tables), *gaps, *missing)
     return Comparison(metric, direction, tasks, tuple(arms), improvement, about or {}, said, curve or metric, axis)
 

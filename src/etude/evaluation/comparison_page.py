@@ -32,13 +32,18 @@ def render(comparison: Comparison) -> str:
 
 
 def _scores(comparison: Comparison) -> str:
-    bars = [_bar(arm, i) for i, arm in enumerate(comparison.arms)]
+    bars = [_bar(arm, i) for i, arm in enumerate(comparison.arms) if not arm.doubt]
     chart = svg_bars(
         bars, title=f"Interquartile mean of {comparison.metric}", x_label=comparison.metric, row=34, width=460
     )
     first = comparison.arms[0].name
     lines = [
-        [breakable(a.label), str(len(a.scores)), _interval(a.iqm), _interval(a.difference) if a.difference else ""]
+        [
+            breakable(a.label),
+            str(len(a.scores)),
+            f"{a.iqm.value:.3f}" if a.doubt else _interval(a.iqm),
+            _interval(a.difference) if a.difference else "",
+        ]
         for a in comparison.arms
     ]
     table = rows(["", "runs", "interquartile mean", f"mean − {escape(first)}"], lines)
@@ -47,7 +52,7 @@ def _scores(comparison: Comparison) -> str:
 
 
 def _bar(arm: Arm, index: int) -> Bar:
-    return Bar(arm.label, arm.iqm.value, arm.iqm.low, arm.iqm.high, index, tuple(arm.scores.ravel()))
+    return Bar(arm.name, arm.iqm.value, arm.iqm.low, arm.iqm.high, index, tuple(arm.scores.ravel()))
 
 
 def _improvement(comparison: Comparison) -> str:
