@@ -18,9 +18,11 @@ from etude.evaluation.intervals import welch_interval, widened
 from etude.evaluation.off_policy import judge, members
 from etude.evaluation.off_policy.fqe import FQE
 from etude.runs import search
+from etude.runs.data_convert import data_convert
 from etude.runs.jobs import Job
 from etude.runs.train import resume
 from etude.runs.training import Result
+from etude.tasks.control.logged import LoggedTask
 from log_toys import cartpole_columns, pendulum_columns, written
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
@@ -183,6 +185,41 @@ def test_what_cannot_judge_is_refused(tmp_path: Path, logs: Path, later: Path) -
     with pytest.raises(ConfigError, match=r"evaluate says how many episodes are played"):
         etude.tune("td3-bc", data=logs, heldout=later, evaluate=5, **told)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("short_fits")
+def test_a_share_of_the_episodes_judges_what_the_others_teach(tmp_path: Path, later: Path) -> None:
+    """Each episode is on one side, whole, the same ones in every run; and they can be asked again."""
+    many = written(tmp_path / "many.npz", pendulum_columns(episodes=12, length=30))
+    task = LoggedTask(data=str(many), heldout="0.5")
+    rest, held, whole = task.logs(), task.judging().logs(), LoggedTask(data=str(many)).logs()
+    assert (rest.episodes, held.episodes) == (6, 6) and rest.rows + held.rows == whole.rows
+    assert sorted([*rest.returns, *held.returns]) == pytest.approx(sorted(whole.returns)) and len(set(rest.ends)) == 6
+    assert {*map(bytes, rest.observations)} | {*map(bytes, held.observations)} == {*map(bytes, whole.observations)}
+    assert "174 rows left out, of 6 episodes that are held out" in rest.sentence()
+    assert "of 6 episodes that are learned from" in held.sentence()
+    assert task.logs().fingerprint == rest.fingerprint != held.fingerprint
+    given = {"steps": 250, "seeds": 1, "quiet": True, "set": SMALL}
+    done = etude.train("td3-bc", data=many, heldout=0.5, out=tmp_path / "run", **given)
+    found = done.evaluation["after"]["logs"]["fqe"]["value"]
+    assert found == etude.evaluate(str(done.folder), data=str(many), set="task.only=0.5")["logs"]["fqe"].value
+    asked = etude.evaluate(str(done.folder), data=str(later))["logs"]["logged"].value
+    other = etude.evaluate(str(trained(many, later, tmp_path / "other").folder), data=str(later))
+    assert asked == other["logs"]["logged"].value, "nothing of other logs is held out"
+    with pytest.raises(ConfigError, match=r"a share of these, more than 0 and less than 1, got 1\.5"):
+        etude.train("td3-bc", data=many, heldout=1.5, out=tmp_path / "no", **given)
+    with pytest.raises(DataError, match=r"many\.npz has 12 episodes, of which a share of 0\.01 is 0"):
+        etude.train("td3-bc", data=many, heldout=0.01, out=tmp_path / "no", **given)
+    with pytest.raises(DataError, match=r"has 4 episodes, and an estimate needs at least 5"):
+        etude.train("td3-bc", data=many, heldout=0.3, out=tmp_path / "no", **given)
+    with pytest.raises(ConfigError, match=r"returns are played in pendulum: leave it out\.$"):
+        etude.train("td3-bc", "pendulum", data=many, heldout=0.3, out=tmp_path / "no", **given)
+    with pytest.raises(ConfigError, match=r"Of what only reads nothing can be held out"):
+        LoggedTask(data=str(many), heldout="0.3", only=0.3)
+    list(data_convert([many], tmp_path / "mapped"))
+    with pytest.raises(DataError, match=r"mapped is read from the disk as it is needed: convert what is held out"):
+        LoggedTask(data=str(tmp_path / "mapped"), heldout="0.5").logs()
+    assert not (tmp_path / "no").exists()
 
 
 def test_nothing_is_judged_where_that_was_said(tmp_path: Path, logs: Path, later: Path) -> None:

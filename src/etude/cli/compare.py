@@ -42,7 +42,8 @@ def compare(
         Logs that all of them learn from, which are played in --task ENVIRONMENT: .npz, D4RL's .hdf5, a Minari folder, a
         table with --columns, or a run folder.
     heldout
-        Other logs, by which what was learned from --data is judged where there is no environment.
+        Other logs, by which what was learned from --data is judged where there is no environment; or a share of the
+        episodes of --data (0.2), from which then nothing is learned.
     seeds
         Runs of each, 3 by default; in control members of each, trained together, 10 by default.
     steps

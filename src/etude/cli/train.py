@@ -123,7 +123,8 @@ def train(
         Logs to learn from (control): .npz, D4RL's .hdf5, a Minari folder, .csv, .parquet, or a run folder with a
         replay. Returns are played in --task; without it nothing is played.
     heldout
-        Other logs, not learned from, which judge what was learned in the end where there is no --task to play in.
+        Other logs, not learned from, which judge what was learned in the end where there is no --task to play in; or a
+        share of the episodes of --data (0.2), from which then nothing is learned.
     columns
         Names of a data file's columns where it calls them something else, as in prompt=question,answer=solution; of a
         table of logs 'obs=x1,x2 action=u reward=r episode=id done=end'.

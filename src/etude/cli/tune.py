@@ -48,7 +48,8 @@ def tune(
     data
         Logs that all settings learn from, which are played in --task ENVIRONMENT, as in `etude train`.
     heldout
-        Other logs, by which what was learned from --data is judged where there is no environment.
+        Other logs, by which what was learned from --data is judged where there is no environment; or a share of the
+        episodes of --data (0.2), from which then nothing is learned.
     over
         A field with a range (optimizer.lr=1e-5..1e-3) or choices (objective.high=0.2,0.28). Repeatable.
     budget

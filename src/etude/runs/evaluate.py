@@ -59,6 +59,10 @@ def evaluate(
     return evaluation_of(place, goal, options_of(EvaluationOptions, options), set).scores
 
 
+HELD_OUT = ("task.heldout=", "task.gamma=")
+"""Fields of a run's task that are about its own logs, and of no others that it is judged by."""
+
+
 @dataclass(frozen=True)
 class Evaluated:
     """Scores by split and metric, and the world that says how to speak of them."""
@@ -140,7 +144,8 @@ def evaluation_of(
     fields, reward = assignments(changes), options.reward
     if task is None:
         task, reward = config["task"], config.get("reward") if reward is None else reward
-        fields = [*config.get("task_fields", ()), *fields]
+        own = config.get("task_fields", ())
+        fields = [*(f for f in own if options.data is None or not f.startswith(HELD_OUT)), *fields]
     if options.data is not None:
         fields = [*_columns(config, fields), *fields, f"task.data={options.data}"]
     goal = compose_task(task, fields, reward)

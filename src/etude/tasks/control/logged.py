@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,7 +11,9 @@ import numpy as np
 
 from etude.core.control import ControlTask, Step, VectorEnvironment
 from etude.core.errors import ConfigError, DataError
-from etude.core.fields import Count, Probability
+from etude.core.fields import Count, Fraction, Probability
+from etude.core.streams import Stream
+from etude.experience.logs.columns import is_mapped
 from etude.experience.logs.reading import located, open_logs
 from etude.experience.logs.replays import read_replay
 from etude.experience.logs.table import Logs, Raw, Spaces
@@ -30,7 +33,9 @@ class LoggedTask(ControlTask):
         skip_bad_rows: leave out whole episodes in which something is wrong.
         allow: faults that are meant, by the names that their sentences end with.
         environment: where returns are played; without one, spaces come from the data, and nothing is.
-        heldout: other logs, by which what was learned is judged at the end where nothing can be played.
+        heldout: other logs, by which what was learned is judged at the end where nothing can be played; or a share of
+            the episodes of these (0.2), from which then nothing is learned.
+        only: the share of the episodes that is read: those that `heldout` of the same share holds out.
         gamma: the discount of what is estimated from these; None: the one that the method learns with.
 
     >>> LoggedTask(data="logs/week-12.npz").id, LoggedTask.steps
@@ -44,17 +49,32 @@ class LoggedTask(ControlTask):
     allow: tuple[str, ...] = ()
     environment: ControlTask | None = None
     heldout: str = ""
+    only: Fraction | None = None
     gamma: Probability | None = None
     steps: ClassVar[int] = 50_000
 
     def check(self) -> None:
+        share = self.share
         if self.heldout and self.environment is not None:
+            then = "" if share else f", and judge the run in the end: `etude evaluate RUN --data {self.heldout}`"
             raise ConfigError(
                 f"heldout is for what cannot be played, and returns are played in {self.environment.id}: leave it "
-                f"out, and judge the run in the end: `etude evaluate RUN --data {self.heldout}`."
+                f"out{then}."
             )
+        if share is not None and not 0 < share < 1:
+            raise ConfigError(f"heldout is other logs or a share of these, more than 0 and less than 1, got {share:g}.")
+        if share is not None and self.only is not None:
+            raise ConfigError("Of what only reads nothing can be held out: leave one of the two out.")
         if self.gamma is not None and not self.heldout:
             raise ConfigError("gamma is the discount of what is estimated from heldout logs: give these too.")
+
+    @property
+    def share(self) -> float | None:
+        """Of the episodes that are held out; None where that is other logs, or nothing."""
+        try:
+            return float(self.heldout)
+        except ValueError:
+            return None
 
     @property
     def id(self) -> str:  # type: ignore[override]  # depends on a field
@@ -81,21 +101,46 @@ class LoggedTask(ControlTask):
         if self.environment is not None:
             return f"Returns are played in {self.id}."
         if self.heldout:
-            return f"There is no environment to play in: in the end member 0 is judged from {self.heldout}."
+            by = self.heldout if self.share is None else "the episodes that are held out"
+            return f"There is no environment to play in: in the end member 0 is judged from {by}."
         return "There is no environment to play in: give --task, or --heldout with logs that it does not learn from."
 
     def judging(self) -> LoggedTask:
         """The logs that judge what was learned from these, with columns of the same names."""
-        return self.replace(data=self.heldout, heldout="", gamma=None)
+        if self.share is not None:
+            return self.replace(heldout="", only=self.share, gamma=None)
+        return self.replace(data=self.heldout, heldout="", only=None, gamma=None)
 
     def logs(self) -> Logs:
         """The steps, read and checked once. Raises DataError with all faults of the file."""
-        path = located(Path(self.data))
-        key = repr((self.fields(), path.resolve(), path.stat().st_mtime_ns if path.exists() else 0))
+        path, own = located(Path(self.data)), {**self.fields(), "heldout": "", "only": None, "gamma": None}
+        key = repr((own, path.resolve(), path.stat().st_mtime_ns if path.exists() else 0))
         if key not in OPENED:
             OPENED.clear()
             OPENED[key] = self._opened(path)
-        return OPENED[key]
+        if self.only is None and self.share is None:
+            return OPENED[key]
+        part = f"{key} {self.only} {self.share}"
+        if part not in OPENED:
+            OPENED[part] = self._part(OPENED[key])
+        return OPENED[part]
+
+    def _part(self, whole: Logs) -> Logs:
+        """The episodes that are held out, or those that are not; which is drawn, for all runs alike."""
+        share, count = self.only or self.share or 0.0, whole.episodes
+        many = round(share * count)
+        if not 0 < many < count:
+            raise DataError(f"{whole.where} has {count:,} episodes, of which a share of {share:g} is {many:,}.")
+        if is_mapped(whole.observations):
+            raise DataError(
+                f"{whole.where} is read from the disk as it is needed: convert what is held out to a folder of its own."
+            )
+        held = np.zeros(count, bool)
+        held[Stream(0, ("heldout",)).numpy.permutation(count)[:many]] = True
+        kept, why = (~held, "held out") if self.only is None else (held, "learned from")
+        rows = np.repeat(kept, np.diff(whole.ends, prepend=-1))
+        left = f"of {int((~kept).sum()):,} episodes that are {why}"
+        return replace(whole.only(rows), dropped={**whole.dropped, left: int((~rows).sum())})
 
     def _opened(self, path: Path) -> Logs:
         try:
