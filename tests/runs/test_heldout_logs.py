@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -143,15 +144,17 @@ def test_a_setting_whose_number_means_nothing_is_not_the_best(
     """However large it is; and where that is so of all that are left, there is no best."""
     told = {**COMPARED, "seeds": 1, "data": logs, "heldout": later, "over": "optimizer.lr=1e-4,1e-2"}
     found = etude.tune("td3-bc", out=tmp_path / "search", **told)
-    train, doubted = search.run_each, [f"setting-{found.best:02}"]
+    doubted = [f"setting-{found.best:02}"]
 
-    def doubting(jobs: Sequence[Job], *rest: Any) -> dict[Job, str]:
-        failed = train(jobs, *rest)
-        for path in (job.folder / "evaluation.json" for job in jobs if job.folder.name in doubted):
+    def doubting(jobs: Sequence[Job], *_: object) -> dict[Job, str]:
+        for job in jobs:
+            shutil.copytree(found.folder / job.folder.name, job.folder)
+            path = job.folder / "evaluation.json"
             evaluation = json.loads(path.read_text())
-            evaluation["after"]["logs"]["fqe/deterministic"] |= {"reason": "Q fed on itself", "members": [1e6]}
+            if job.folder.name in doubted:
+                evaluation["after"]["logs"]["fqe/deterministic"] |= {"reason": "Q fed on itself", "members": [1e6]}
             path.write_text(json.dumps(evaluation))
-        return failed
+        return {}
 
     monkeypatch.setattr(search, "run_each", doubting)
     again = etude.tune("td3-bc", out=tmp_path / "again", **told)
