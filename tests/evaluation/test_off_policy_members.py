@@ -119,7 +119,7 @@ def test_of_whom_it_means_nothing_is_said(logs: Logs, monkeypatch: pytest.Monkey
     doubted = dict.fromkeys(first(), replace(first()["fqe"], reason="of the first"))
     monkeypatch.setattr(members, "_together", lambda *_: [(0.0, "")])
     said = with_members(doubted, [judged(back)], logs, [GAMMA], SEED)["fqe"].reason
-    assert said == "numbers of members 0 (of 2) mean nothing; member 0: of the first"
+    assert said == "numbers of member 0 (of 2) mean nothing; member 0: of the first"
 
 
 @pytest.mark.slow

@@ -50,8 +50,8 @@ def _doubt(reasons: Sequence[str]) -> str:
     doubted = [i for i, reason in enumerate(reasons) if reason]
     if not doubted:
         return ""
-    whose = ", ".join(map(str, doubted))
-    return f"numbers of members {whose} (of {len(reasons)}) mean nothing; member {doubted[0]}: {reasons[doubted[0]]}"
+    whose = f"member{'s' * (len(doubted) > 1)} {', '.join(map(str, doubted))} (of {len(reasons)})"
+    return f"numbers of {whose} mean nothing; member {doubted[0]}: {reasons[doubted[0]]}"
 
 
 def _fitted(
