@@ -107,7 +107,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(BUILT_IN["tiny"], folder / "talker")
     (folder / "talker/chat_template.jinja").write_text(TEMPLATE)
     log_days: Any = import_source(str(folder / "thermostat.py")).log_days
-    log_days(folder / "thermostat.csv", days=3)
+    log_days(folder / "thermostat.csv", days=30)
     log_days(folder / "august.csv", days=5, first=1000)
     cart = cartpole_columns()
     cart["rewards"][::7] = 0.5  # all alike are refused
