@@ -82,7 +82,7 @@ def judge(
 def check_enough(logs: Logs) -> None:
     """Raise DataError for fewer episodes than an estimate takes."""
     if logs.episodes < FEWEST:
-        raise DataError(f"{logs.where} has {logs.episodes} episodes, and an estimate needs at least {FEWEST}.")
+        raise DataError(f"An estimate needs at least {FEWEST} episodes, and {logs.where} gives it {logs.episodes}.")
 
 
 def _fit(fqe: FQE, episodes: Episodes, acts: Acts, gamma: float, stream: Stream, progress: Progress) -> FittedQ:

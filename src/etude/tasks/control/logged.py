@@ -103,7 +103,7 @@ class LoggedTask(ControlTask):
         if self.heldout:
             by = self.heldout if self.share is None else "the episodes that are held out"
             return f"There is no environment to play in: in the end member 0 is judged from {by}."
-        return "There is no environment to play in: give --task, or --heldout with logs that it does not learn from."
+        return "There is no environment to play in: give --task, or --heldout, other logs or a share of these (0.2)."
 
     def judging(self) -> LoggedTask:
         """The logs that judge what was learned from these, with columns of the same names."""
