@@ -89,7 +89,9 @@ COMPARED = {"steps": 250, "seeds": 2, "workers": 1, "quiet": True, "set": SMALL}
 
 
 @pytest.mark.usefixtures("short_fits", "here")
-def test_methods_are_compared_by_other_logs(tmp_path: Path, logs: Path, later: Path) -> None:
+def test_methods_are_compared_by_other_logs(
+    tmp_path: Path, logs: Path, later: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By what is exported, of every member; intervals hold the spread of the first one's resamples."""
     told = {**COMPARED, "out": tmp_path / "runs", "data": logs, "heldout": later}
     done = etude.compare(["td3-bc", "bc"], **told).comparison
@@ -108,7 +110,9 @@ def test_methods_are_compared_by_other_logs(tmp_path: Path, logs: Path, later: P
     alone = welch_interval(bc.scores, td3_bc.scores)
     assert bc.difference == widened(alone, draws[0] - draws[1]) and bc.difference.high > alone.high
     assert not (done.panels() or td3_bc.curves), "nothing was evaluated on the way"
-    sampled = etude.compare(["td3-bc", "bc"], metric="fqe", **told).comparison
+    capsys.readouterr()
+    sampled = etude.compare(["td3-bc", "bc"], metric="fqe", **{**told, "quiet": False}).comparison
+    assert "judged from the held-out logs once its steps are done; the bar waits" in capsys.readouterr().err
     assert sampled.arms[1].scores[:, 0].tolist() == entries["bc"]["fqe"]["members"]
     for name in ("evaluate", "evaluate_every"):
         with pytest.raises(ConfigError, match=f"{name} says .* played"):

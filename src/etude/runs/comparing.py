@@ -130,6 +130,14 @@ def check_scored(goal: Task, reward: Scoring | None) -> None:
         raise ConfigError(f"Runs are told apart by what they come to in the end, and nothing says it here. {sentence}")
 
 
+def say_waiting(goal: Task, quiet: bool) -> None:
+    """Where runs do more than their steps, say why the bar will stand still at its end."""
+    from etude.runs.training import say
+
+    if isinstance(goal, LoggedTask) and goal.heldout:
+        say("Each run is judged from the held-out logs once its steps are done; the bar waits for that.", quiet)
+
+
 def _begin_arms(
     methods: Sequence[str], goal: Task, reward: str | Sequence[str] | None, preset: bool
 ) -> tuple[dict[str, Method], dict[str, Preset]]:
@@ -303,6 +311,7 @@ def compare(
                        together=goal.together, flags=flags, preset=marks.get(arm, "")) for those in told_to]
         for arm in methods
     }  # fmt: skip
+    say_waiting(goal, quiet)
     with workers_of(on, workers) as those:
         run_jobs([j for several in arms.values() for jobs in several for j in jobs], those, quiet)
     if frontier:

@@ -29,7 +29,7 @@ from etude.core.streams import Stream
 from etude.core.task import Task
 from etude.rewards.several import Scoring
 from etude.runs import given, shorthands
-from etude.runs.comparing import check_scored
+from etude.runs.comparing import check_scored, say_waiting
 from etude.runs.config import FILE
 from etude.runs.jobs import Job, Workers, run_each
 from etude.runs.judging import one_discount
@@ -254,6 +254,7 @@ def tune(
          "set": fields, "seeds": seeds or (MEMBERS if goal.together else SEEDS), "evaluate": evaluate},
     )  # fmt: skip
     search.check()
+    say_waiting(goal, quiet)
     with Workers(workers) as pool:
         return search.run(pool, quiet)
 
