@@ -120,7 +120,8 @@ def test_one_action_has_no_density(tmp_path: Path, capsys: pytest.CaptureFixture
         "bc", data=str(data), out=str(tmp_path / "run"), seeds=1, steps=250, set=SMALL, quiet=True, evaluate=0
     )
     found = etude.evaluate(done.folder, data=str(data))["logs"]
-    assert set(found) == {"logged", "fqe", "action-distance", "beyond-logs"}
+    assert set(found) == {"logged", "fqe", "fqe/deterministic", "action-distance", "beyond-logs"}
+    assert found["fqe/deterministic"] == found["fqe"], "it does nothing else"
     assert "nothing can be weighted by importance" in capsys.readouterr().err
 
 
