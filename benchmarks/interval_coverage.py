@@ -31,12 +31,13 @@ from etude.core.control import ControlTask
 from etude.core.streams import Stream
 from etude.evaluation.behaviours import NoisyController
 from etude.evaluation.off_policy.episodes import Episodes, Estimate
-from etude.evaluation.off_policy.fqe import FQE, Acts
+from etude.evaluation.off_policy.fqe import FQE
 from etude.evaluation.off_policy.importance import (
     cumulative_weights,
     per_decision,
     weighted_per_decision,
 )  # fmt: skip
+from etude.evaluation.off_policy.q_rows import Acts
 from etude.evaluation.recording import record
 from etude.experience.logs.table import Logs, Spaces
 from etude.experiments.on_logs import Columns, columns_of

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from etude.evaluation.off_policy.episodes import Episodes, Numbers
-from etude.evaluation.off_policy.fqe import Acts
+from etude.evaluation.off_policy.q_rows import Acts
 
 EACH, STEPS, GAMMA = 30, 40, 0.99
 

@@ -16,7 +16,7 @@ from etude.core.step_slots import Network
 from etude.core.streams import Stream
 from etude.evaluation.comparison import compare_arms
 from etude.evaluation.off_policy.episodes import Episodes, Numbers, returns_to_go, student
-from etude.evaluation.off_policy.fqe import FQE, Acts
+from etude.evaluation.off_policy.fqe import FQE
 from etude.evaluation.off_policy.importance import (
     cumulative_weights,
     doubly_robust,
@@ -25,6 +25,7 @@ from etude.evaluation.off_policy.importance import (
     weighted_per_decision,
 )  # fmt: skip
 from etude.evaluation.off_policy.members import _joined
+from etude.evaluation.off_policy.q_rows import Acts
 from etude.runs.evaluate import Evaluated
 from etude.runs.worlds import EvaluationOptions, control
 from etude.tasks.tabular.finite import FiniteMDP

@@ -17,10 +17,11 @@ from etude.core.population import PerMember
 from etude.core.streams import Stream
 from etude.evaluation.off_policy import members
 from etude.evaluation.off_policy.episodes import Episodes, Estimate, student
-from etude.evaluation.off_policy.fqe import FQE, Acts
+from etude.evaluation.off_policy.fqe import FQE
 from etude.evaluation.off_policy.judge import discounts_of
 from etude.evaluation.off_policy.members import with_members
 from etude.evaluation.off_policy.policies import Judged, OnLogs
+from etude.evaluation.off_policy.q_rows import Acts
 from etude.experience.logs.table import Logs
 from etude.methods.offline.td3_bc import td3_bc
 from walks import EACH, STEPS, walks

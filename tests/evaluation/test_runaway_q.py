@@ -11,7 +11,8 @@ import torch
 from etude.core.population import FlatParameters, Member, Population
 from etude.core.streams import Stream
 from etude.evaluation.off_policy.episodes import Episodes, Numbers
-from etude.evaluation.off_policy.fqe import FQE, Acts, QNetwork, _baseline, _Fit, _rows, limits
+from etude.evaluation.off_policy.fqe import FQE, QNetwork, _Fit
+from etude.evaluation.off_policy.q_rows import Acts, baseline, limits, rows_of
 from walks import EACH, GAMMA, STEPS, walks
 
 
@@ -31,8 +32,8 @@ def test_limits_by_hand(rewards: list[list[float]], ends: bool, least: float, mo
 def test_a_target_beyond_the_limits_is_the_limit(guess: float, bound: int) -> None:
     """What is learned towards is r + gamma (limit - b) where something followed, r where nothing did."""
     episodes, acts = walks(np.sign)
-    line, scale = _baseline(episodes, GAMMA)
-    rows = _rows(episodes, acts, GAMMA, line, scale)
+    line, scale = baseline(episodes, GAMMA)
+    rows = rows_of(episodes, acts, GAMMA, line, scale)
     members = Population([Member(0), Member(1)])
     network = QNetwork(FQE().network, members, 3)
     parameters = FlatParameters({"q": network})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from etude.evaluation.off_policy.episodes import Episodes, Estimate, Numbers, student
-from etude.evaluation.off_policy.fqe import Acts
+from etude.evaluation.off_policy.q_rows import Acts
 
 ASKED = 2000
 """Rows, evenly spread, whose nearest ones are looked for."""

@@ -25,8 +25,9 @@ from torch import Tensor, nn
 from etude.core.population import FlatParameters, Member, Population
 from etude.core.step_slots import Network
 from etude.core.streams import Stream
-from etude.evaluation.off_policy.episodes import Episodes, Estimate, Numbers, returns_to_go, spread
+from etude.evaluation.off_policy.episodes import Episodes, Estimate, Numbers, spread
 from etude.evaluation.off_policy.importance import doubly_robust, effective_sample_size
+from etude.evaluation.off_policy.q_rows import Acts, Rows, baseline, limits, rows_of, worth
 from etude.optimizers.adam import Adam
 from etude.optimizers.schedules import Cosine
 from etude.policies.control.initializers import FanIn
@@ -49,25 +50,6 @@ def uncounted(total: int) -> Iterator[Progress]:
     yield lambda more: None
 
 
-@dataclass(frozen=True)
-class Acts:
-    """What a policy does in the states of logs, S actions in each with their chances: all choices, or some draws.
-
-    Shapes: observations, following [N, D]; actions [N, A] those of the logs; now, then [N, S, A] what the policy does
-    there and in what followed, now_chances, then_chances [N, S]. Choices are vectors with a single 1, numbers in
-    [-1, 1].
-    """
-
-    observations: Tensor
-    actions: Tensor
-    now: Tensor
-    now_chances: Tensor
-    following: Tensor
-    then: Tensor
-    then_chances: Tensor
-    choices: bool = False
-
-
 class QNetwork(nn.Module):
     """Q(s, a, t) of every member, [P, N, D + 1 + A] -> [P, N]; in the units of `scale`, above `b`."""
 
@@ -79,27 +61,6 @@ class QNetwork(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = self.head(self.body(x)).squeeze(-1)
         return found
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Everything that is learned from, as one table.
-
-    Shapes: x, y [N, D + 1] what is seen, scaled, and t / T, there and in what followed; reward, live [N]; b [N] and
-    b_then [N] what is subtracted; low, high [N] between which what followed is worth, above b_then; all in units of
-    `scale`.
-    """
-
-    acts: Acts
-    x: Tensor
-    y: Tensor
-    reward: Tensor
-    live: Tensor
-    b: Tensor
-    b_then: Tensor
-    low: Tensor
-    high: Tensor
-    scale: float
 
 
 @dataclass(frozen=True)
@@ -136,11 +97,11 @@ class FQE:
 
         Shapes: counts [P, E], at least one episode of each member.
         """
-        rows, cut = _rows(episodes, acts, gamma, *_baseline(episodes, gamma)), np.zeros(len(counts))
+        rows, cut = rows_of(episodes, acts, gamma, *baseline(episodes, gamma)), np.zeros(len(counts))
         members = Population([Member(stream.split("fqe", p).key) for p in range(len(counts))])
         network = QNetwork(self.network, members, rows.x.shape[1] + acts.actions.shape[1])
         if next(network.body.parameters(), None) is None:
-            rows = _rows(episodes, acts, gamma, np.zeros(episodes.horizon + 1), rows.scale)
+            rows = rows_of(episodes, acts, gamma, np.zeros(episodes.horizon + 1), rows.scale)
             self._solve(network, rows, episodes, counts, gamma)
         else:
             chances = torch.as_tensor(counts[:, episodes.episode]).float()
@@ -181,7 +142,7 @@ class FQE:
         """
         here = _features(network, rows.x, rows.acts.actions[:, None], None, members=1)[0].double()
         then = _features(network, rows.y, rows.acts.then, rows.acts.then_chances, members=1)[0].double()
-        ahead = torch.cat([here - gamma * rows.live[:, None] * then, _reward(rows, gamma)[:, None]], 1)
+        ahead = torch.cat([here - gamma * rows.live[:, None] * then, worth(rows, gamma)[:, None]], 1)
         each = torch.zeros(episodes.count, here.shape[1], ahead.shape[1], dtype=torch.float64)
         each.index_add_(0, torch.as_tensor(episodes.episode), here[:, :, None] * ahead[:, None])
         sums = (torch.as_tensor(counts).double() @ each.flatten(1)).unflatten(1, each.shape[1:])
@@ -215,7 +176,7 @@ class _Fit:
             guess = self.slow(torch.cat([rows.y[index], rows.acts.then[index, which]], -1))
             then = guess.clamp(rows.low[index], rows.high[index])
             live = rows.live[index]
-            target = _reward(rows, self.gamma)[index] + self.gamma * live * then
+            target = worth(rows, self.gamma)[index] + self.gamma * live * then
         said = self.network(torch.cat([rows.x[index], rows.acts.actions[index]], -1))
         self.parameters.differentiate((said - target).square().mean(1))
         return {"cut": ((then != guess) * live).mean(1)}
@@ -321,69 +282,10 @@ class FittedQ:
         return found
 
 
-def _rows(episodes: Episodes, acts: Acts, gamma: float, line: Numbers, scale: float) -> Rows:
-    """One table, scaled."""
-    horizon, time = episodes.horizon, episodes.time
-    terminated = np.zeros(len(time), bool)
-    terminated[episodes.rows[:, -1]] = episodes.terminated
-    live = ~terminated & (time + 1 < horizon)
-    mean, deviation = acts.observations.mean(0), acts.observations.std(0).clamp(min=1e-6)
-
-    def seen(values: Tensor, t: Numbers) -> Tensor:
-        return torch.cat([(values - mean) / deviation, torch.as_tensor(t / horizon).float()[:, None]], -1)
-
-    def number(values: Numbers) -> Tensor:
-        return torch.as_tensor(values / scale).float()
-
-    rewards = np.zeros(len(time))
-    rewards[episodes.rows[episodes.there]] = episodes.rewards[episodes.there]
-    low, high = limits(episodes, gamma)
-    more = max(abs(low), abs(high)) or 1.0  # a fit errs, and others may find other rewards
-    return Rows(
-        acts, seen(acts.observations, time), seen(acts.following, time + 1), number(rewards),
-        torch.as_tensor(live).float(), number(line[time]), number(line[time + 1] * live),
-        number(low - more - line[time + 1]), number(high + more - line[time + 1]), scale,
-    )  # fmt: skip
-
-
-def limits(episodes: Episodes, gamma: float) -> tuple[float, float]:
-    """What is earned at least and at most if rewards are like those of the logs.
-
-    At each of T steps that is as little or as much as one of them, or 0 where episodes end early.
-    """
-    rewards = episodes.rewards[episodes.there]
-    low, high = float(rewards.min()), float(rewards.max())
-    if episodes.terminated.any():
-        low, high = min(low, 0.0), max(high, 0.0)
-    steps = float((gamma ** np.arange(episodes.horizon)).sum())
-    return steps * low, steps * high
-
-
-def _baseline(episodes: Episodes, gamma: float) -> tuple[Numbers, float]:
-    """b(t) [T + 1], which is smooth in t, and how far returns are from it: least squares of returns to go on 1 and
-
-    1 + gamma + ... + gamma^(T - 1 - t)
-    """
-    left = returns_to_go(np.ones((1, episodes.horizon)), gamma)[0]
-    left = np.concatenate([left, [0.0]])
-    columns = np.stack([np.ones_like(left), left], 1)
-    goes = returns_to_go(episodes.rewards, gamma)[episodes.there]
-    at = np.nonzero(episodes.there)[1]
-    found = np.linalg.lstsq(columns[at], goes, rcond=None)[0]
-    line: Numbers = columns @ found
-    scale = float(np.std(goes - line[at]))
-    return line, scale if scale > 1e-9 else max(1.0, float(np.abs(goes).max()))
-
-
 def _by_episode(numbers: Tensor, episodes: Episodes) -> Tensor:
     """[E, K] sums of numbers [N, K]."""
     found = numbers.new_zeros(episodes.count, numbers.shape[1])
     return found.index_add_(0, torch.as_tensor(episodes.episode), numbers)
-
-
-def _reward(rows: Rows, gamma: float) -> Tensor:
-    """[N] what a step adds above the line: r + gamma b(t + 1) - b(t)."""
-    return rows.reward + gamma * rows.b_then - rows.b
 
 
 def _features(

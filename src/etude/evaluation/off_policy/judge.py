@@ -14,13 +14,14 @@ from etude.core.population import PerMember
 from etude.core.streams import Stream
 from etude.evaluation.off_policy.distance import action_distance, beyond_logs
 from etude.evaluation.off_policy.episodes import Episodes, Estimate, Numbers
-from etude.evaluation.off_policy.fqe import FQE, Acts, Counted, FittedQ, Progress, uncounted
+from etude.evaluation.off_policy.fqe import FQE, Counted, FittedQ, Progress, uncounted
 from etude.evaluation.off_policy.importance import (
     cumulative_weights,
     per_decision,
     weighted_per_decision,
 )  # fmt: skip
 from etude.evaluation.off_policy.policies import Judged
+from etude.evaluation.off_policy.q_rows import Acts
 from etude.experience.logs.table import Logs
 
 USUAL = 0.99

@@ -11,8 +11,9 @@ import torch
 
 from etude.core.streams import Stream
 from etude.evaluation.off_policy.episodes import Episodes, Estimate
-from etude.evaluation.off_policy.fqe import FQE, Acts, Counted, Progress, uncounted
+from etude.evaluation.off_policy.fqe import FQE, Counted, Progress, uncounted
 from etude.evaluation.off_policy.policies import Judged
+from etude.evaluation.off_policy.q_rows import Acts
 from etude.experience.logs.table import Logs
 
 AT_ONCE, ROWS = 32, 1 << 19

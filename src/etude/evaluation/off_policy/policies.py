@@ -14,7 +14,7 @@ from etude.core.errors import ConfigError
 from etude.core.step_slots import Observations
 from etude.evaluation.export import plain_policy
 from etude.evaluation.off_policy.episodes import Numbers
-from etude.evaluation.off_policy.fqe import Acts
+from etude.evaluation.off_policy.q_rows import Acts
 from etude.evaluation.restored import Acting
 from etude.experience.logs.table import Logs
 from etude.policies.control.actor import Actor
